@@ -219,6 +219,7 @@ def layer_of(state: Any, group: int, offset: int | None = None) -> Any:
 
 MODELS = {
     "transformer_xl": language_model(config.TransformerXL(memory_length=8, tied_biases=True), num_layers=3),
+    "rotary": language_model(config.Rotary(memory_length=8, key_heads=1), num_layers=3, scale_embeddings=False),
     "compressive": language_model(
         config.Compressive(memory_length=4, compressed_memory_length=2, compression_rate=2, tied_biases=True),
         num_layers=3,
@@ -518,6 +519,15 @@ CASES = [
         capacity=8,
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=XL_SLOTS,
+    ),
+    Case(
+        name="model_rotary",
+        is_variant=True,
+        make=MODELS["rotary"],
+        site="model",
+        capacity=8,
+        fifos=lambda state: recent_keys()(layer_of(state.stack, 0, 0)),
+        slots=ROTARY_SLOTS,
     ),
     Case(
         name="model_compressive",
