@@ -98,11 +98,11 @@ class FeedForwardLayer(Residual, StatelessMemory):
         """Applies the two matrices with the activation between them."""
         # Products of plain matrices: a CPU runs them faster than products with a batch and a length axis.
         y = self.wide(x.reshape(-1, self.dim))
-        if self.activation in GATED_ACTIVATIONS:
+        if gated := GATED_ACTIVATIONS.get(self.activation):
             gate, y = jnp.split(y, 2, axis=-1)
-            y = ACTIVATIONS[GATED_ACTIVATIONS[self.activation]](gate) * y
+            y = ACTIVATIONS[gated](gate) * y
         else:
-            y = ACTIVATIONS[self.activation](y)
+            y = ACTIVATIONS[self.activation](y)  # type: ignore[index]  # not a gated one
         y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
         return self.narrow(y).reshape(x.shape)
 
