@@ -211,7 +211,7 @@ MODULES: dict[str, str] = {
     "memjax.training.interventions": "memjax.training.memory_interventions",
     "memjax.training.places": "memjax.training.compiled_learner",
     "memjax.training.record": "memjax.training.run_logger",
-    "memjax.training.restoring": "memjax.training.loaded_runs",
+    "memjax.training.loaded_runs": "memjax.training.loaded_runs",
     "memjax.training.segments": "memjax.training.segment_loop",
 }
 """module of an earlier version -> its name today"""
