@@ -330,6 +330,7 @@ def visibility(
     return allowed & jnp.concatenate(parts, axis=1)[:, None, None, :]
 
 
+@operation
 def limit_scores(scores: Float[Array, "*shape"], cap: float) -> Float[Array, "*shape"]:
     """Returns `cap * tanh(scores / cap)`, scores of any shape between -cap and cap, or for `cap` 0 the scores as they
     are.
