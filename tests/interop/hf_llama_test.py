@@ -1,6 +1,7 @@
 """Llama and its kin: segments with a memory, decoding, and the keys of rotary positions."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ def test_segments_with_a_memory_give_the_logits_of_the_whole_text(name, length):
     family, described, weights = make(name)
     read = family.read_model(described, weights)
     # A window of 4 keys needs 3 earlier ones, whatever the segments.
-    module = make_language_model(with_memory(read.model, length), variants.VOCAB)
+    module: Any = make_language_model(with_memory(read.model, length), variants.VOCAB)
     ids, mask = variants.inputs()
     rest = -ids.shape[1] % SEGMENT
     ids, mask = np.pad(ids, [(0, 0), (0, rest)]), np.pad(mask, [(0, 0), (0, rest)])

@@ -34,7 +34,8 @@ def read_document(memory: RotaryAttention, segments: int, seed: int = 0) -> tupl
     def read_all(params, x, state):
         def body(carry, segment):
             state, start = carry
-            y, state, _ = memory.apply(params, segment, state, start_of_document=start)
+            result: Any = memory.apply(params, segment, state, start_of_document=start)
+            y, state, _ = result
             return (state, jnp.zeros_like(start)), y
 
         return jax.lax.scan(body, (state, start), x)[1]
@@ -45,7 +46,10 @@ def read_document(memory: RotaryAttention, segments: int, seed: int = 0) -> tupl
 
 def expected(x: np.ndarray, params: Any, projector: RotaryProjector, **sizes: Any) -> np.ndarray:
     """What the tokens of a document read, by loops."""
-    rms = lambda values, scale, axes=-1: values / np.sqrt((values**2).mean(axes, keepdims=True) + 1e-6) * scale
+
+    def rms(values: np.ndarray, scale: np.ndarray, axes: Any = -1) -> np.ndarray:
+        return values / np.sqrt((values**2).mean(axes, keepdims=True) + 1e-6) * scale
+
     hidden = rms(x, params["layer_norm"]["scale"])
     queries = np.einsum("ld,dhe->lhe", hidden, params["query"]) + params.get("query_bias", 0)
     both = np.einsum("ld,dche->lche", hidden, params["key_value"]) + params.get("key_value_bias", 0)
@@ -53,7 +57,7 @@ def expected(x: np.ndarray, params: Any, projector: RotaryProjector, **sizes: An
     if projector.query_key_norm != "none":
         axes = -1 if projector.query_key_norm == "head" else (-2, -1)
         queries, keys = rms(queries, params["query_norm"], axes), rms(keys, params["key_norm"], axes)
-    frequencies = np.array(projector.frequencies)
+    frequencies = projector.frequencies or ()
     z = reference.attention_in_segments(queries, keys, values, frequencies, segment=LENGTH, **sizes)
     return np.einsum("lhe,hed->ld", z, params["output"]) + params.get("output_bias", 0)
 
