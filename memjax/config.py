@@ -32,6 +32,7 @@ from memjax.settings.pairs import *
 from memjax.settings.questions import *
 from memjax.settings.rehearsal_methods import *
 from memjax.settings.relation_data import *
+from memjax.settings.rotary import *
 from memjax.settings.sources import *
 from memjax.settings.task import *
 from memjax.settings.tokenizers import *

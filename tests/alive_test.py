@@ -106,6 +106,7 @@ ALIVE = {
         is_variant=True,
     ),
     "transformer_xl": Alive(("transformer_xl/memory_share",), decoder(config.TransformerXL(memory_length=64))),
+    "rotary": Alive(("rotary/memory_share",), decoder(config.Rotary(memory_length=64))),
     "spalm": Alive(
         ("spalm/added_length", "output_memory/gate", "spalm/target_among"),
         decoder(config.TransformerXL(memory_length=64), output=config.Spalm(softmax=config.Softmax())),

@@ -20,6 +20,7 @@ from memjax.functional.neighbors import *
 from memjax.functional.positions import *
 from memjax.functional.precision import *
 from memjax.functional.product_keys import *
+from memjax.functional.rotary import *
 from memjax.functional.shapes import *
 from memjax.functional.sharded import *
 from memjax.functional.slot_attention import *

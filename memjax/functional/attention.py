@@ -3,7 +3,8 @@
 Queries, shared keys and outputs are `[batch, length, heads, head_dim]`. Neighbours, which differ from query to query,
 are `[batch, heads, length, neighbors, head_dim]`, because the slots of a searched memory are stored by heads. Every
 function here computes scores and softmax in at least float32 and gives exactly 0, with gradients of exactly 0, where a
-query sees no key.
+query sees no key. There may be fewer heads of shared keys and values than of queries: consecutive query heads then
+share a key head (grouped queries, Ainslie et al. 2023, https://arxiv.org/abs/2305.13245).
 """
 
 import functools
@@ -92,8 +93,8 @@ def scale_queries(
 @operation
 def attention(
     queries: Float[Array, "batch length heads head_dim"],
-    keys: Float[Array, "batch memory heads head_dim"],
-    values: Float[Array, "batch memory heads value_dim"],
+    keys: Float[Array, "batch memory key_heads head_dim"],
+    values: Float[Array, "batch memory key_heads value_dim"],
     *,
     mask: Bool[Array, "#batch #heads length memory"] | None = None,
     bias: Float[Array, "#batch heads length memory"] | None = None,
@@ -106,8 +107,8 @@ def attention(
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
-      keys: `[batch, memory, heads, head_dim]`.
-      values: `[batch, memory, heads, value_dim]`.
+      keys: `[batch, memory, key_heads, head_dim]`, with a divisor of `heads` as the number of key heads.
+      values: `[batch, memory, key_heads, value_dim]`.
       mask: True where the query sees the key. Axes 0 and 1 may be 1. None if every query sees every key. A key that no
         query sees must be finite, and its value too: a weight of 0 times NaN is NaN.
       bias: Summand of the scaled scores. Axis 0 may be 1.
@@ -133,12 +134,13 @@ def attention(
 @operation
 def attention_with_weights(
     queries: Float[Array, "batch length heads head_dim"],
-    keys: Float[Array, "batch memory heads head_dim"],
-    values: Float[Array, "batch memory heads value_dim"],
+    keys: Float[Array, "batch memory key_heads head_dim"],
+    values: Float[Array, "batch memory key_heads value_dim"],
     *,
     mask: Bool[Array, "#batch #heads length memory"] | None = None,
     bias: Float[Array, "#batch heads length memory"] | None = None,
     scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    cap: float = 0.0,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> tuple[Float[Array, "batch length heads value_dim"], Float[Array, "batch heads length memory"]]:
@@ -147,11 +149,12 @@ def attention_with_weights(
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
-      keys: `[batch, memory, heads, head_dim]`.
-      values: `[batch, memory, heads, value_dim]`.
+      keys: `[batch, memory, key_heads, head_dim]`, with a divisor of `heads` as the number of key heads.
+      values: `[batch, memory, key_heads, value_dim]`.
       mask: True where the query sees the key. See `attention`.
       bias: Summand of the scaled scores. See `attention`.
       scale: Factor of the content scores. See `attention`.
+      cap: Limit of the scaled scores, which become `cap * tanh(score / cap)` before the bias (Gemma 2). 0 for none.
       dropout_rate: Probability with which an attention weight is dropped.
       dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
@@ -166,7 +169,7 @@ def attention_with_weights(
        [0.5 0.5]]
     """
     dtype = _score_dtype(queries, keys)
-    scores = _scores(scale_queries(queries, scale), keys, bias, dtype)
+    scores = _scores(scale_queries(queries, scale), keys, bias, dtype, cap)
     weights = masked_softmax(scores, mask)
     return _attend(_dropout(weights, dropout_rate, dropout_key), values, queries.dtype), weights
 
@@ -214,8 +217,8 @@ def neighbor_attention(
 @operation
 def joint_attention(
     queries: Float[Array, "batch length heads head_dim"],
-    keys: Float[Array, "batch memory heads head_dim"],
-    values: Float[Array, "batch memory heads value_dim"],
+    keys: Float[Array, "batch memory key_heads head_dim"],
+    values: Float[Array, "batch memory key_heads value_dim"],
     neighbor_keys: Float[Array, "batch heads length neighbors head_dim"],
     neighbor_values: Float[Array, "batch heads length neighbors value_dim"],
     *,
@@ -234,8 +237,8 @@ def joint_attention(
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
-      keys: Shared (local) keys `[batch, memory, heads, head_dim]`.
-      values: Shared values `[batch, memory, heads, value_dim]`.
+      keys: Shared (local) keys `[batch, memory, key_heads, head_dim]`.
+      values: Shared values `[batch, memory, key_heads, value_dim]`.
       neighbor_keys: `[batch, heads, length, neighbors, head_dim]`.
       neighbor_values: `[batch, heads, length, neighbors, value_dim]`.
       mask: True where the query sees the shared key.
@@ -327,15 +330,48 @@ def visibility(
     return allowed & jnp.concatenate(parts, axis=1)[:, None, None, :]
 
 
+@operation
+def limit_scores(scores: Float[Array, "*shape"], cap: float) -> Float[Array, "*shape"]:
+    """Returns `cap * tanh(scores / cap)`, scores of any shape between -cap and cap, or for `cap` 0 the scores as they
+    are.
+
+    Example:
+      >>> print(limit_scores(jnp.array([0.0, 1e6]), 30.0), limit_scores(jnp.array([1e6]), 0.0))
+      [ 0. 30.] [1000000.]
+    """
+    return cap * jnp.tanh(scores / cap) if cap else scores
+
+
 def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
     return at_least_float32(queries.dtype, keys.dtype)
 
 
-def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype) -> Array:
-    """Inner products `[batch, heads, length, memory]` plus bias, after moving heads to axis 1 (faster on CPUs)."""
+def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype, cap: float = 0.0) -> Array:
+    """Inner products `[batch, heads, length, memory]`, limited by `cap`, plus bias. Heads move to axis 1 first, as CPUs
+    are faster so.
+    """
     queries, keys = jnp.swapaxes(queries, 1, 2), jnp.swapaxes(keys, 1, 2)
-    scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
+    grouped = _group_heads(queries, keys.shape[1])
+    scores = jnp.einsum("bhld,bhmd->bhlm", grouped, keys, preferred_element_type=dtype)
+    scores = limit_scores(_ungroup_heads(scores, queries.shape[1]), cap)
     return scores if bias is None else _add_bias(scores, bias.astype(dtype))
+
+
+def _group_heads(array: Array, key_heads: int) -> Array:
+    """Moves the rows of all heads that share a key head one after the other: `[batch, heads, length, ...]` becomes
+    `[batch, key_heads, heads / key_heads * length, ...]`, so that keys are not copied.
+    """
+    heads = array.shape[1]
+    if heads == key_heads:
+        return array
+    if heads % key_heads:
+        raise ValueError(f"keys: given {key_heads} heads, allowed: a divisor of {heads}, the heads of queries")
+    return array.reshape(array.shape[0], key_heads, -1, *array.shape[3:])
+
+
+def _ungroup_heads(array: Array, heads: int) -> Array:
+    """Undoes `_group_heads`."""
+    return array if array.shape[1] == heads else array.reshape(array.shape[0], heads, -1, *array.shape[3:])
 
 
 @jax.custom_jvp
@@ -369,10 +405,9 @@ def _neighbor_scores(queries: Array, keys: Array, dtype: jnp.dtype) -> Array:
 def _attend(weights: Array, values: Array, dtype: jnp.dtype) -> Array:
     """Weighted sum of values. Operands in the values' dtype, accumulated in the weights' (at least float32)."""
     values = jnp.swapaxes(values, 1, 2)
-    out = jnp.einsum(
-        "bhlm,bhme->bhle", weights.astype(values.dtype), values, preferred_element_type=weights.dtype
-    ).astype(dtype)
-    return jnp.swapaxes(out, 1, 2)
+    grouped = _group_heads(weights.astype(values.dtype), values.shape[1])
+    out = jnp.einsum("bhlm,bhme->bhle", grouped, values, preferred_element_type=weights.dtype).astype(dtype)
+    return jnp.swapaxes(_ungroup_heads(out, weights.shape[1]), 1, 2)
 
 
 def _attend_neighbors(weights: Array, values: Array, dtype: jnp.dtype) -> Array:

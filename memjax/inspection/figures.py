@@ -52,6 +52,7 @@ FIGURES = {
     ),
     "memory_tokens/cosine": MemoryMetric("mean cosine between two memory tokens after the last layer", -0.1, 0.5),
     "transformer_xl/memory_share": MemoryMetric("share of attention on the slots of the memory", 0.1, 0.9),
+    "rotary/memory_share": MemoryMetric("share of attention on the slots of the memory", 0.1, 0.9),
     "spalm/added_length": MemoryMetric("length of what the neighbours add, in lengths of the hidden state", 0.02, 1.0),
     "output_memory/gate": MemoryMetric("gate of the hidden state (1 = none of the neighbours)", 0.1, 0.95),
     "spalm/target_among": MemoryMetric("share of the targets among the neighbours", 0.0, 1.0),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from memjax import config
-from memjax.interop.state_dicts import ACTIVATIONS
+from memjax.interop.state_dicts import ACTIVATIONS, GATED_ACTIVATIONS
 
 Described = Mapping[str, Any]
 """keys of a `config.json`"""
@@ -78,6 +78,78 @@ def head_count_key(key: str, default: int, dim: str) -> Field:
         return heads
 
     return Field(key, default, "num_heads", load)
+
+
+def gated_activation_key(key: str, default: str) -> Field:
+    """Returns the `Field` of the key that names the activation of gated feed-forward parts, with `default`, a name of
+    transformers. It is converted to memjax's name of a gated activation.
+    """
+
+    def load(name: str, described: Described) -> str:
+        gated = GATED_ACTIVATIONS.get(ACTIVATIONS.get(name, ""))
+        if gated is None:
+            allowed = ", ".join(repr(theirs) for theirs, ours in ACTIVATIONS.items() if ours in GATED_ACTIVATIONS)
+            raise ValueError(f"hf_config[{key!r}]: given {name!r}, allowed: {allowed}")
+        return gated
+
+    names = {GATED_ACTIVATIONS[ours]: theirs for theirs, ours in ACTIVATIONS.items() if ours in GATED_ACTIVATIONS}
+    names |= {"geglu": "gelu_pytorch_tanh", "swiglu": "silu"}
+    return Field(key, default, "feed_forward.activation", load, lambda ours, model: names[ours])
+
+
+def key_heads_key(key: str, default: int | None, heads: str) -> Field:
+    """Returns the `Field` of the key of the number of key heads, with its default. None stands for the number of heads,
+    the value of the key named `heads`, which our setting 0 means. On import the number must divide that one.
+    """
+
+    def load(number: int | None, described: Described) -> int:
+        whole = described[heads]
+        if number is not None and (number < 1 or whole % number):
+            raise ValueError(f"hf_config[{key!r}]: given {number}, allowed: a divisor of {heads} = {whole}")
+        return 0 if number in (None, whole) else number
+
+    return Field(key, default, "attention.key_heads", load, lambda ours, model: ours or model.num_heads)
+
+
+def head_dim_key(key: str, default: int | None, dim: str, heads: str) -> Field:
+    """Returns the `Field` of the key of the width of a head, with its default. None stands for the width of the model,
+    the value of the key named `dim`, divided by the number of heads, that of `heads`, which our setting 0 means.
+    """
+
+    def load(number: int | None, described: Described) -> int:
+        width, rest = divmod(described[dim], described[heads])
+        if number is None and rest:
+            allowed = f"a divisor of {dim} = {described[dim]}, or with {key}"
+            raise ValueError(f"hf_config[{heads!r}]: given {described[heads]}, allowed: {allowed}")
+        return 0 if number is None or (number == width and not rest) else number
+
+    return Field(key, default, "head_dim", load, lambda ours, model: ours or model.dim // model.num_heads)
+
+
+def optional_key(key: str, default: Any, path: str) -> Field:
+    """Returns the `Field` of a key whose value None is 0 in the setting at `path`. `default` is its value where the
+    file lacks the key.
+    """
+    return Field(key, default, path, lambda value, _: value or 0, lambda ours, _: ours or None)
+
+
+def score_scale_key(key: str, default: int) -> Field:
+    """Returns the `Field` of the key of a width whose square root divides the scores, with its default. The width of a
+    head, the value of `head_dim`, is our setting None.
+    """
+
+    def load(width: float, described: Described) -> float | None:
+        return None if width == described["head_dim"] else width**-0.5
+
+    def dump(scale: float | None, model: config.Model) -> int:
+        return (model.head_dim or model.dim // model.num_heads) if scale is None else round(scale**-2)
+
+    return Field(key, default, "attention.score_scale", load, dump)
+
+
+def without(fields: Iterable[Field], *names: str) -> tuple[Field, ...]:
+    """Returns the fields whose keys are not among `names`."""
+    return tuple(field for field in fields if field.key not in names)
 
 
 def hidden_size_key(key: str, default: int | None, dim: str) -> Field:

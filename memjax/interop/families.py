@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from memjax import config
-from memjax.interop import folders, hf_bert, hf_gpt2, hf_roberta, hf_transfo_xl
+from memjax.interop import folders, hf_bert, hf_gpt2, hf_llama, hf_llama_kin, hf_roberta, hf_transfo_xl
 from memjax.interop.family import ModelFamily
 
 _ALL: tuple[ModelFamily, ...] = (
@@ -13,6 +13,8 @@ _ALL: tuple[ModelFamily, ...] = (
     hf_bert.DISTILBERT,
     hf_roberta.FAMILY,
     hf_transfo_xl.FAMILY,
+    hf_llama.LLAMA,
+    *hf_llama_kin.KIN,
 )
 FAMILIES = {family.model_type: family for family in _ALL}
 """`model_type` of config.json -> its family"""

@@ -73,6 +73,7 @@ class ModelFamily(abc.ABC):
       constants: Ends of the names of tensors that are no parameters, such as masks.
       has_headless: Whether an export without a task uses the names of the class without a head.
       writes_tied: Whether a state dict repeats tied tensors.
+      gated: Whether feed-forward parts are gated.
       takes_dialogues: Whether the marks of dialogues can be added to the vocabulary.
     """
 
@@ -86,6 +87,7 @@ class ModelFamily(abc.ABC):
     constants: tuple[str, ...] = ()
     has_headless = False
     writes_tied = False
+    gated = False
     takes_dialogues = False
 
     # Methods of subclasses
@@ -131,7 +133,7 @@ class ModelFamily(abc.ABC):
         """Raises `ValueError` for a model that the architecture in transformers cannot express. The memory is not
         checked, since an export leaves it out.
         """
-        check_fields([*self.checks(model), *feed_forward_checks(model)], self.name)
+        check_fields([*self.checks(model), *feed_forward_checks(model, gated=self.gated)], self.name)
 
     @abc.abstractmethod
     def checks(self, model: config.Model) -> Iterable[tuple[str, Any, Any]]:

@@ -147,8 +147,8 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
     notes = imported.notes
     if padding:
         rows = described["vocab_size"] - entries
-        what = f"{rows} rows behind the {entries:,} ids of the tokenizer"
-        notes += (f"vocabulary: {what} are padding, kept for an export",)
+        padding_rows = f"{rows} rows behind the {entries:,} ids of the tokenizer"
+        notes += (f"vocabulary: {padding_rows} are padding, kept for an export",)
     return ImportedRun(settings, count, tokenizer.vocab_size, tuple(sorted(imported.left)), notes)
 
 

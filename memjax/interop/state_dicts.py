@@ -17,6 +17,9 @@ ACTIVATIONS = {
 }
 """name of an activation in transformers -> name in memjax; an export writes the first of several names"""
 
+GATED_ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu"}
+"""activation of a gate -> name of feed-forward parts with such a gate"""
+
 Shape = tuple[int, ...]
 Arrays = Sequence[np.ndarray]
 
@@ -120,6 +123,43 @@ def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = Tr
     return WeightMapping((f"{part}/query", f"{part}/key_value"), whole.tensors, load, dump)
 
 
+def vector(path: str, name: str, *shape: int) -> WeightMapping:
+    """Returns the mapping of the parameter at `path`, of this shape, to the vector `name` of transformers, which has
+    the same entries on one axis.
+    """
+    size = math.prod(shape)
+    return WeightMapping(
+        (path,), {name: (size,)}, lambda arrays: [arrays[0].reshape(shape)], lambda arrays: [arrays[0].reshape(size)]
+    )
+
+
+def stack_tensors(path: str, parts: Sequence[WeightMapping], *, axis: int, shape: Shape) -> WeightMapping:
+    """Returns the mapping of the parameter at `path` to several tensors of transformers of the same shape, each
+    converted by one of `parts`, which are stacked on a new axis `axis`. `shape` is that of the parameter.
+
+    Args:
+      path: Path of the parameter.
+      parts: Mappings of one tensor each, whose own paths have no effect.
+      axis: New axis on which the converted tensors are stacked.
+      shape: Shape of the parameter: that of the stack, or one with its axes merged.
+    """
+
+    def load(arrays: Arrays) -> Arrays:
+        converted = [part.load([array])[0] for part, array in zip(parts, arrays, strict=True)]
+        return [np.stack(converted, axis).reshape(shape)]
+
+    def dump(arrays: Arrays) -> Arrays:
+        inner = shape[:axis], shape[axis + 1 :]
+        if shape[axis] == len(parts):
+            whole = arrays[0]
+        else:  # the stack was merged with the axis behind it
+            whole = arrays[0].reshape(*inner[0], len(parts), shape[axis] // len(parts), *inner[1])
+        return [part.dump([np.take(whole, index, axis)])[0] for index, part in enumerate(parts)]
+
+    tensors = {name: tensor for part in parts for name, tensor in part.tensors.items()}
+    return WeightMapping((path,), tensors, load, dump)
+
+
 def has_shape(weight: np.ndarray, shape: Shape) -> bool:
     """Whether an array has the given shape, in which -1 stands for any size."""
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
@@ -215,9 +255,9 @@ def check_fields(checks: Iterable[tuple[str, Any, Any]], owner: str) -> None:
             raise ValueError(f"{field}: given {value!r}, allowed: {allowed!r} in a Hugging Face {owner}")
 
 
-def feed_forward_checks(model: config.Model) -> list[tuple[str, Any, Any]]:
+def feed_forward_checks(model: config.Model, *, gated: bool = False) -> list[tuple[str, Any, Any]]:
     """Returns (name, value, allowed value) for settings of the feed-forward parts and of absolute positions, as
-    `check_fields` takes them.
+    `check_fields` takes them. `gated` says whether the family has gated ones, with or without biases.
 
     Raises:
       ValueError: A memory replaces the feed-forward network or stands beside it.
@@ -230,9 +270,10 @@ def feed_forward_checks(model: config.Model) -> list[tuple[str, Any, Any]]:
             f"feed-forward network that the memory {what}"
         )
     activation = part.activation
-    known = activation if activation in ACTIVATIONS.values() else "relu"
+    names = (GATED_ACTIVATIONS if gated else ACTIVATIONS).values()
+    known = activation if activation in names else "swiglu" if gated else "relu"
     return [
         ("model.positions", model.positions, "none"),
-        ("model.feed_forward.bias", part.bias, True),
+        ("model.feed_forward.bias", part.bias, part.bias or not gated),
         ("model.feed_forward.activation", activation, known),
     ]

@@ -23,6 +23,8 @@ from memjax.memory.next_token_candidates import *
 from memjax.memory.product_key import *
 from memjax.memory.projector import *
 from memjax.memory.rfa import *
+from memjax.memory.rotary import *
+from memjax.memory.rotary_projector import *
 from memjax.memory.spalm import *
 from memjax.memory.t2r import *
 from memjax.memory.transformer_xl import *

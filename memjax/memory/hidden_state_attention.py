@@ -122,12 +122,12 @@ class HiddenStateAttention(ProjectedAttention):
         segment = self._enter_segment(memory, segment, active & (position == 0), weights)
         y = self.apply_norm(x)
         query, rows = self.projector.queries(weights, y), self.projector.keys_values(weights, y)
-        key, value = (self._tokens(projected) for projected in rows)
+        key, token_value = (self._tokens(projected) for projected in rows)
         segment = dataclasses.replace(
             segment,
             hidden=ring_append(segment.hidden, self._stored(x, y).astype(segment.hidden.dtype), position, active),
             keys=ring_append(segment.keys, key, position + self._num_slots, active),
-            values=ring_append(segment.values, value, position + self._num_slots, active),
+            values=ring_append(segment.values, token_value, position + self._num_slots, active),
         )
         visible = self._visible_to_token(memory, position, segment.keys.shape[1])
         placed = self._place(weights, query, segment.keys, position, None)

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from memjax.axes import named
 from memjax.memory.checks import CheckedModule
+from memjax.settings.checks import require
 from memjax.typing import Activations, Aux
 
 NORM_WEIGHTS = "norm_weights"
@@ -23,7 +24,7 @@ AGES, SPANS, SOURCES = "attention/ages", "attention/spans", "attention/sources"
 ROW, SEGMENT, SHORT, COMPRESSED, RETRIEVED = range(5)
 """Sources of a key: a learned row without age, the segment itself, the tokens before the segment, a slot that stands
 for several tokens, a retrieved token."""
-EPSILON = {"layer": 1e-5, "layer_exact": 1e-12, "rms": 1e-6}
+EPSILON = {"layer": 1e-5, "layer_exact": 1e-12, "rms": 1e-6, "rms_offset": 1e-6}
 """Kind of norm -> number added to the variance."""
 
 
@@ -63,6 +64,26 @@ class WeightedNorm(nn.Module):
         return y.astype(self.dtype)
 
 
+class OffsetNorm(nn.Module):
+    """Norm of root mean squares whose factor of each entry is 1 plus its parameter, as in Gemma.
+
+    Attributes:
+      epsilon: Number added to the mean square.
+      dtype: Dtype of the result. The mean is computed in float32 or wider.
+    """
+
+    epsilon: float
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalises the last axis of `x`."""
+        offset = self.param("scale", named(nn.initializers.zeros, "embed"), (x.shape[-1],))
+        y = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + self.epsilon)
+        return (y * (1 + offset.reshape((1,) * (x.ndim - 1) + offset.shape))).astype(self.dtype)
+
+
 Activation = Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared"]
 """Name of an activation function. 'gelu' is the tanh form."""
 ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
@@ -77,18 +98,27 @@ ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
 """Name in the settings -> activation function."""
 
 
-NormKind = Literal["rms", "layer", "layer_exact"]
+GatedActivation = Literal["swiglu", "geglu"]
+"""Name of a feed-forward part whose hidden layer is gated by a third matrix."""
+GATED_ACTIVATIONS: dict[str, Activation] = {"swiglu": "silu", "geglu": "gelu"}
+"""Name in the settings -> activation of the gate."""
+
+
+NormPlace = Literal["post", "pre", "after", "both"]
+"""Place of the norm of a part. See `Residual`."""
+NormKind = Literal["rms", "layer", "layer_exact", "rms_offset"]
 """Kind of a norm. See `make_norm`."""
 
 
 def make_norm(
     kind: NormKind, dtype: Any, *, exact_variance: bool = False, weighted: bool = False, epsilon: float | None = None
 ) -> nn.Module:
-    """Makes the norm module of a part of a layer. `kind` is 'layer', 'layer_exact' or 'rms', `dtype` that of the
-    result. Statistics are computed in at least float32.
+    """Makes the norm module of a part of a layer. `kind` is 'layer', 'layer_exact', 'rms' or 'rms_offset', `dtype` that
+    of the result. Statistics are computed in at least float32.
 
     Args:
-      kind: 'layer' (epsilon 1e-5), 'layer_exact' (epsilon 1e-12, as BERT) or 'rms' (no mean, no bias, epsilon 1e-6).
+      kind: 'layer' (epsilon 1e-5), 'layer_exact' (epsilon 1e-12, as BERT) 'rms' (no mean, no bias, epsilon 1e-6) or
+        'rms_offset' ('rms' with factors of 1 plus the parameters, `OffsetNorm`).
       dtype: Dtype of the result.
       exact_variance: Whether the variance is the mean of squared distances from the mean. False subtracts the squared
         mean from the mean square, which cancels where the mean is large against the spread. 'layer_exact' always has
@@ -97,6 +127,9 @@ def make_norm(
       epsilon: Number added to the variance. None = that of the kind.
     """
     epsilon = EPSILON[kind] if epsilon is None else epsilon
+    if kind == "rms_offset":
+        require(not weighted, "weighted_norms", weighted, "False with norm_kind 'rms_offset'")
+        return OffsetNorm(epsilon, dtype)
     if weighted:
         return WeightedNorm(epsilon, center=kind != "rms", dtype=dtype)
     ones = named(nn.initializers.ones, "embed")
@@ -109,33 +142,44 @@ def make_norm(
 
 
 class Residual(CheckedModule, kw_only=True):
-    """Base class of a part of a layer with one norm, dropout on its output, and a residual connection.
+    """Base class of a part of a layer with its norms, dropout on its output, and a residual connection.
 
-    A subclass has the fields `norm` ('post', or in front of the part), `norm_kind`, `dropout` and `dtype`.
+    A subclass has the fields `norm`, `norm_kind`, `dropout` and `dtype`. `norm` is the place of the norm: 'post' after
+    the residual, 'after' on the output of the part before the residual, 'both' in front of the part and on its output,
+    and any other word for in front of the part.
 
     Attributes:
       weighted_norms: Whether the means of the norm weigh the entries, for a model that has grown in width. Passed to
         `make_norm`.
       norm_epsilon: Number added to the variance. None for that of the kind of norm. Passed to `make_norm`.
+      residual_scale: Factor of the part's output in the residual stream.
     """
 
     weighted_norms: bool = False
     norm_epsilon: float | None = None
+    residual_scale: float = 1.0
 
     def setup(self) -> None:
         options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
         self.layer_norm = make_norm(self.norm_kind, self.dtype, **options)
+        if self.norm == "both":
+            self.output_norm = make_norm(self.norm_kind, self.dtype, **options)
         self.drop = nn.Dropout(self.dropout)
 
     def apply_norm(self, x: Activations) -> Activations:
-        """Returns the input of the part's first matrix: the residual stream `x`, normed unless `norm` is 'post'."""
-        return x if self.norm == "post" else self.layer_norm(x)
+        """Returns the input of the part's first matrix: the residual stream `x`, normed unless `norm` is 'post' or
+        'after'.
+        """
+        return x if self.norm in ("post", "after") else self.layer_norm(x)
 
     def add_residual(self, x: Activations, y: Activations, deterministic: bool) -> Activations:
-        """Returns the residual stream `x` plus the output `y` of the part, after dropout, and
-        normed for `norm='post'`.
+        """Returns the residual stream `x` plus the output `y` of the part, after dropout, normed where `norm` says so
+        and times `residual_scale`.
         """
-        y = x + self.drop(y, deterministic=deterministic).astype(x.dtype)
+        y = self.drop(y, deterministic=deterministic)
+        if self.norm in ("after", "both"):
+            y = (self.layer_norm if self.norm == "after" else self.output_norm)(y)
+        y = x + (y if self.residual_scale == 1 else self.residual_scale * y).astype(x.dtype)
         return self.layer_norm(y) if self.norm == "post" else y
 
 

@@ -142,8 +142,10 @@ class Projector:
         """
         return queries
 
-    def scale(self, weights: Weights) -> Float[Array, " heads"] | None:
-        """Returns the factor of the scores for every head, `[heads]`. None, the default, for `head_dim ** -0.5`."""
+    def scale(self, weights: Weights) -> Float[Array, " heads"] | float | None:
+        """Returns the factor of the scores, one number or one for every head, `[heads]`. None, the default, for
+        `head_dim ** -0.5`.
+        """
         return None
 
     def attend(

@@ -89,7 +89,7 @@ def make_language_model(
     )
     dtype = jnp.dtype(model.compute_dtype)
     attention = model.attention
-    final_norm: Any = attention.norm_kind if attention.norm_place == "pre" and attention.final_norm else ""
+    final_norm: Any = attention.norm_kind if attention.norm_place != "post" and attention.final_norm else ""
     vocabulary = make_vocabulary(model, vocab_size, vocab_multiple)
     return LanguageModel(
         stack=stack,
@@ -126,7 +126,7 @@ def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: 
     common = {
         "vocab_size": vocab_size,
         "dim": model.dim,
-        "scale": model.dim**0.5 if model.scale_embeddings else 1.0,
+        "scale": model.embedding_scale or (model.dim**0.5 if model.scale_embeddings else 1.0),
         # With tied weights scaled by sqrt(dim) at the input, dim ** -0.5 gives embeddings and logits of size about 1.
         "init_stddev": model.memory_facts.init_stddev or model.dim**-0.5,
         "multiple": multiple,
@@ -134,7 +134,9 @@ def make_vocabulary(model: settings.TransformerBase, vocab_size: int, multiple: 
     }
     match model.output.softmax:
         case settings.Softmax() as part:
-            return build_from_settings(Vocabulary, part, **common)
+            return build_from_settings(
+                Vocabulary, part, **common, logit_divisor=model.logit_divisor, logit_cap=model.logit_cap
+            )
         case settings.AdaptiveSoftmax() as part:
             return build_from_settings(AdaptiveVocabulary, part, **common)
     raise unknown_kind_error("output", model.output)

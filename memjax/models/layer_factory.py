@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from memjax import config as settings
 from memjax import memory
 from memjax.axes import MODEL
+from memjax.functional import rotary
 from memjax.models.transformer import FeedForwardLayer, Layer, NoFeedForward, Stack
 
 
@@ -94,6 +95,8 @@ def make_attention(
             if part.compressed_memory_length:
                 return build_from_settings(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
             return build_from_settings(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
+        case settings.Rotary() as part:
+            return _make_rotary(model, part, index)
         case settings.FullAttention() as part:
             common |= {"projector": build_from_settings(memory.BucketProjector, part), "memory_length": 0}
             return build_from_settings(memory.MemorizingAttention, part, model, **common)
@@ -144,6 +147,61 @@ def _relative_projector(
 ) -> dict[str, Any]:
     """Returns the field of an attention with Transformer-XL as its host."""
     return {"projector": build_from_settings(memory.TransformerXLProjector, part)}
+
+
+def _make_rotary(model: settings.ModelSettings, part: settings.Rotary, index: int) -> memory.LayerMemory:
+    """Builds the rotary attention of one layer, with the window and the positions of its kind."""
+    common = head_options(model)
+    window, positions = part.layer_kind(index, model.num_layers)
+    frequencies, factor = rotary_frequencies_of(positions, common["head_dim"])
+    options: dict[str, Any] = {"frequencies": frequencies, "attention_factor": factor}
+    options["norm_offset"] = part.norm_kind == "rms_offset"
+    if model.norm_epsilon is not None:
+        options["norm_epsilon"] = model.norm_epsilon
+    projector = build_from_settings(memory.RotaryProjector, part, **options)
+    return build_from_settings(memory.RotaryAttention, part, model, **common, projector=projector, window=window)
+
+
+def rotary_frequencies_of(positions: settings.RotaryPositions | None, head_dim: int) -> tuple[tuple[float, ...], float]:
+    """Returns the frequencies of rotary positions for heads of `head_dim` entries, in radians for each token, and the
+    factor of rotated queries and keys. No frequencies for None.
+
+    Raises:
+      ValueError: The settings are of another class.
+    """
+    if positions is None:
+        return (), 1.0
+    plain, factor = rotary.rotary_frequencies(positions.width(head_dim), positions.theta), 1.0
+    match positions:
+        case settings.LinearPositions() as part:
+            plain = rotary.interpolate_linearly(plain, part.factor)
+        case settings.Llama3Positions() as part:
+            plain = rotary.interpolate_llama3(
+                plain,
+                factor=part.factor,
+                low_frequency_factor=part.low_frequency_factor,
+                high_frequency_factor=part.high_frequency_factor,
+                original_length=part.original_length,
+            )
+        case settings.YarnPositions() as part:
+            plain = rotary.interpolate_yarn(
+                plain,
+                factor=part.factor,
+                original_length=part.original_length,
+                theta=part.theta,
+                fast_periods=part.fast_periods,
+                slow_periods=part.slow_periods,
+                whole_pairs=part.whole_pairs,
+            )
+            factor = (
+                rotary.yarn_attention_factor(part.factor) if part.attention_factor is None else part.attention_factor
+            )
+        case settings.LongRopePositions() as part:
+            plain, factor = rotary.interpolate_longrope(plain, part.divisors), part.attention_factor
+        case _ if type(positions) is not settings.RotaryPositions:
+            allowed = "one of memjax.config.RotaryPositionsKind"
+            raise ValueError(f"model.attention.rotary: given {type(positions).__name__}, allowed: {allowed}")
+    return tuple(map(float, plain)), factor
 
 
 def unknown_kind_error(site: str, part: object) -> ValueError:
@@ -201,7 +259,7 @@ def _make_feed_forward(
         return NoFeedForward()
     fields: dict[str, Any] = {"norm": attention.norm_place, "norm_kind": attention.norm_kind}
     fields |= {"hidden_dropout": attention.hidden_dropout, "init_stddev": attention.init_stddev}
-    fields |= {"weighted_norms": model.weighted_norms, "norm_epsilon": model.norm_epsilon}
+    fields |= {name: getattr(model, name) for name in ("weighted_norms", "norm_epsilon", "residual_scale")}
     if isinstance(part, settings.ProductKey) and _is_chosen(
         index, part.chosen_layers(model.num_layers), model.num_layers
     ):

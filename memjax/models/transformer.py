@@ -7,7 +7,7 @@ scanned group, so that compile time does not grow with depth.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,16 @@ from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
 from memjax.memory.interface import LayerMemory, LayerState, Memory, StackState, StatelessMemory
-from memjax.memory.layer_parts import ACTIVATIONS, Activation, NormKind, Residual, matrix_init
+from memjax.memory.layer_parts import (
+    ACTIVATIONS,
+    GATED_ACTIVATIONS,
+    Activation,
+    GatedActivation,
+    NormKind,
+    NormPlace,
+    Residual,
+    matrix_init,
+)
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["FeedForwardLayer", "Layer", "NoFeedForward", "LateralInputs", "Stack", "join_layers", "split_layers"]
@@ -37,9 +46,9 @@ class FeedForwardLayer(Residual, StatelessMemory):
     Attributes:
       dim: Width of the residual stream.
       hidden_dim: Width of the hidden layer.
-      activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' (the hidden layer is
-        gated by a third matrix).
-      norm: Place of the norm, 'pre' or 'post'.
+      activation: Activation function, one of `ACTIVATIONS` ('gelu' is the tanh form), or 'swiglu' or 'geglu'. With
+        these a third matrix gates the hidden layer, through SiLU or tanh GELU.
+      norm: Place of the norm, 'pre', 'post', 'after' or 'both'. See `Residual`.
       norm_kind: Kind of the norm. See `make_norm`.
       bias: Whether both dense layers have biases.
       dropout: Dropout rate after each dense layer.
@@ -53,8 +62,8 @@ class FeedForwardLayer(Residual, StatelessMemory):
 
     dim: int
     hidden_dim: int
-    activation: Activation | Literal["swiglu"] = "relu"
-    norm: Literal["post", "pre"] = "pre"
+    activation: Activation | GatedActivation = "relu"
+    norm: NormPlace = "pre"
     norm_kind: NormKind = "rms"
     bias: bool = True
     dropout: float = 0.0
@@ -68,7 +77,7 @@ class FeedForwardLayer(Residual, StatelessMemory):
     def setup(self) -> None:
         super().setup()
         init = matrix_init(self.init_stddev)
-        gates = 2 if self.activation == "swiglu" else 1
+        gates = 2 if self.activation in GATED_ACTIVATIONS else 1
         self.wide = _dense(gates * self.hidden_dim, self.bias, init, "embed", "mlp", self.dtype)
         self.narrow = _dense(self.dim, self.bias, init, "mlp", "embed", self.dtype)
 
@@ -89,11 +98,11 @@ class FeedForwardLayer(Residual, StatelessMemory):
         """Applies the two matrices with the activation between them."""
         # Products of plain matrices: a CPU runs them faster than products with a batch and a length axis.
         y = self.wide(x.reshape(-1, self.dim))
-        if self.activation == "swiglu":
+        if gated := GATED_ACTIVATIONS.get(self.activation):
             gate, y = jnp.split(y, 2, axis=-1)
-            y = nn.silu(gate) * y
+            y = ACTIVATIONS[gated](gate) * y
         else:
-            y = ACTIVATIONS[self.activation](y)
+            y = ACTIVATIONS[self.activation](y)  # type: ignore[index]  # not a gated one
         y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
         return self.narrow(y).reshape(x.shape)
 

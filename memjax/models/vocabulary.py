@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain, named
+from memjax.functional.attention import limit_scores
 from memjax.functional.losses import token_cross_entropy
 from memjax.settings.checks import require
 
@@ -32,6 +33,8 @@ class Vocabulary(nn.Module):
       tied: Whether the output weights are the embeddings.
       bias: Whether every entry has an output bias.
       scale: Factor of the input embeddings.
+      logit_divisor: Divisor of the scores.
+      logit_cap: Limit of the scores, `cap * tanh(score / cap)`. 0 = none.
       init_stddev: Standard deviation of the initial embeddings and output weights.
       multiple: Number that the tables' rows are a multiple of. 1 = no padding.
       dtype: Dtype of the computation. Scores and losses are at least float32.
@@ -42,6 +45,8 @@ class Vocabulary(nn.Module):
     tied: bool = True
     bias: bool = False
     scale: float = 1.0
+    logit_divisor: float = 1.0
+    logit_cap: float = 0.0
     init_stddev: float = 0.02
     multiple: int = 1
     dtype: Any = jnp.float32
@@ -114,7 +119,9 @@ class Vocabulary(nn.Module):
         flat = hidden.reshape(-1, self.dim)
         scores = jnp.einsum("nd,vd->nv", flat, weights.astype(hidden.dtype), preferred_element_type=dtype)
         scores = scores.reshape(*hidden.shape[:-1], weights.shape[0])
-        return _mask_padding(_add_bias(scores, self.output_bias if self.bias else None), self.vocab_size)
+        scores = _add_bias(scores, self.output_bias if self.bias else None)
+        scores = scores if self.logit_divisor == 1 else scores / self.logit_divisor
+        return _mask_padding(limit_scores(scores, self.logit_cap), self.vocab_size)
 
 
 class AdaptiveVocabulary(nn.Module):

@@ -9,6 +9,7 @@ from memjax.settings.attention_bases import Attention, BucketAttention, Relative
 from memjax.settings.checks import require
 from memjax.settings.long_memory import RECONSTRUCTION, Compressive, InfinityFormer, Memorizing
 from memjax.settings.ranges import Count, Positive, Range, Slots, Weight, zero_or_more
+from memjax.settings.rotary import Rotary
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -249,6 +250,7 @@ AttentionKind = (
     | Memorizing
     | InfinityFormer
     | GPT2
+    | Rotary
     | Bidirectional
     | LinearTransformer
     | RFA

@@ -38,12 +38,15 @@ class FeedForward(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Dense(FeedForward):
-    """The ordinary feed-forward network of a layer: two matrices, or three with 'swiglu', and an activation."""
+    """The ordinary feed-forward network of a layer: two matrices, or three where it is gated, and an activation."""
 
     dim: Annotated[int, zero_or_more("4 * dim")] = 0
     """width of the hidden layer; 0 = 4 * `model.dim`"""
-    activation: Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared", "swiglu"] = "relu"
-    """activation of the hidden layer; 'gelu' is the tanh approximation, 'swiglu' gates with a third matrix"""
+    activation: Literal[
+        "relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared", "swiglu", "geglu"
+    ] = "relu"
+    """activation of the hidden layer; 'gelu' is the tanh approximation; 'swiglu' and 'geglu' gate with a third matrix,
+    through SiLU and tanh GELU"""
     bias: bool = True
     """add biases to both layers"""
 

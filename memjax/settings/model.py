@@ -59,6 +59,9 @@ class ModelBase(Settings):
       translates: Whether the model reads a source text and generates its translation.
       memory_dtype: Dtype of the activations in memory states. None for a model without that choice.
       scale_embeddings: Whether input embeddings are multiplied by sqrt(dim).
+      embedding_scale: Factor of input embeddings instead of that. None for no other factor.
+      logit_divisor: Divisor of the scores of the vocabulary.
+      logit_cap: Limit of the scores of the vocabulary. 0 for none.
       head: Learning of classes: 'softmax' = by gradients, 'bayes' = by sums of counts.
     """
 
@@ -68,6 +71,9 @@ class ModelBase(Settings):
     translates = False
     memory_dtype = None
     scale_embeddings = True
+    embedding_scale = None
+    logit_divisor = 1.0
+    logit_cap = 0.0
 
     @property
     def memory_facts(self) -> Carrier:
@@ -135,6 +141,14 @@ class ModelSettings(TransformerBase):
     """width of one attention head; 0 = dim / num_heads"""
     scale_embeddings: bool = True
     """multiply input embeddings by sqrt(dim)"""
+    embedding_scale: Positive | None = None
+    """factor of input embeddings; None = sqrt(dim) where `scale_embeddings` is True, else 1"""
+    residual_scale: Positive = 1.0
+    """factor of the output of attention and feed-forward parts in the residual stream"""
+    logit_divisor: Positive = 1.0
+    """divisor of the scores of the vocabulary"""
+    logit_cap: Annotated[float, zero_or_more("no limit")] = 0.0
+    """limit of the scores of the vocabulary, cap * tanh(score / cap); 0 = no limit"""
     positions: Literal["none", "sinusoids"] = "none"
     """absolute positions that are added to embeddings: 'sinusoids' of the position in the document, for attention
     without positions of its own; 'none'"""

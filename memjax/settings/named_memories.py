@@ -19,6 +19,7 @@ from memjax.settings.model import Memformer, MemoryTokens, ModelSettings
 from memjax.settings.named_kinds import NamedKind, NamedKinds, Values
 from memjax.settings.output import Spalm
 from memjax.settings.overrides import UsageError
+from memjax.settings.rotary import Rotary
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -145,6 +146,12 @@ _ENTRIES = {
     "none": NamedMemory("every segment alone, without a memory", TransformerXL, NO_MEMORY),
     "transformer_xl": NamedMemory(
         "hidden states of the last tokens, in every layer", TransformerXL, PRE_NORM, _segments(memory_length=2)
+    ),
+    "rotary": NamedMemory(
+        "keys and values of the last tokens, with the rotary positions of Llama, in every layer",
+        Rotary,
+        {},
+        _segments(memory_length=2),
     ),
     "compressive": NamedMemory(
         "hidden states of the last tokens, and older ones compressed, in every layer",

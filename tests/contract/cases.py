@@ -21,6 +21,8 @@ from memjax.memory.memory_tokens import EncoderLayer, MemoryTokenEncoder
 from memjax.memory.memsizer import MemSizerAttention
 from memjax.memory.product_key import ProductKeyMemory
 from memjax.memory.rfa import RFAAttention
+from memjax.memory.rotary import RotaryAttention
+from memjax.memory.rotary_projector import RotaryProjector
 from memjax.memory.spalm import SpalmMemory
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLProjector
@@ -48,6 +50,7 @@ LEFT_IN_RING = dict.fromkeys(MEMORY_SLOTS, "a restart would copy all of a long r
 SIGNAL = {"coefficients": 1, "previous": 1}
 LINEAR_SLOTS = {"products": 2, "normalizer": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
+ROTARY_SLOTS = {"keys": 1, "values": 1}
 
 
 def relative(fields: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +118,13 @@ def memory_tokens(own_layers: int = 0, **fields: Any) -> Callable[[Any], MemoryT
         return MemoryTokenEncoder((layer(), layer()), DIM, own, num_tokens=3, **fields, dtype=dtype)
 
     return make
+
+
+def rotary(projector: dict[str, Any] | None = None, **fields: Any) -> Callable[[Any], RotaryAttention]:
+    """With one key head for both query heads."""
+    host = RotaryProjector(**{"key_heads": 1, **(projector or {})})
+    fields = {**HEADS, **NOISE, "memory_length": 8, "projector": host, **fields}
+    return lambda dtype: RotaryAttention(**fields, dtype=dtype)
 
 
 GPT2_HOST = {"projector": GPT2Projector(), "norm": "pre"}
@@ -185,6 +195,16 @@ def cache(state: Any) -> Fifo:
     return Fifo(contents.reshape(*contents.shape[:2], -1), np.asarray(tokens.valid), positions)
 
 
+def recent_keys(sinks: int = 0) -> Callable[[Any], list[Fifo]]:
+    """The keys and values of a rotary attention, without those of sinks."""
+
+    def fifos(state: Any) -> list[Fifo]:
+        keys, values, valid = (np.asarray(leaf)[:, sinks:] for leaf in (state.keys, state.values, state.valid))
+        return [Fifo(np.concatenate([keys, values], axis=-1).reshape(*valid.shape, -1), valid)]
+
+    return fifos
+
+
 def ring_after_cache(state: Any) -> list[Fifo]:
     """Where the ring takes what leaves the cache, both together are one long memory."""
     parts = (ring(state), cache(state))
@@ -199,6 +219,7 @@ def layer_of(state: Any, group: int, offset: int | None = None) -> Any:
 
 MODELS = {
     "transformer_xl": language_model(config.TransformerXL(memory_length=8, tied_biases=True), num_layers=3),
+    "rotary": language_model(config.Rotary(memory_length=8, key_heads=1), num_layers=3, scale_embeddings=False),
     "compressive": language_model(
         config.Compressive(memory_length=4, compressed_memory_length=2, compression_rate=2, tied_biases=True),
         num_layers=3,
@@ -343,6 +364,30 @@ CASES = [
         left=LEFT_IN_RING,
     ),
     Case(name="full_attention", make=memorizing(memory_length=0)),
+    Case(name="rotary", make=rotary(), capacity=8, fifos=recent_keys(), slots=ROTARY_SLOTS),
+    Case(
+        name="rotary_sinks",
+        is_variant=True,
+        make=rotary(
+            {"key_heads": 2, "frequencies": (1.0,), "bias": True, "query_key_norm": "head"},
+            memory_length=5,
+            sinks=2,
+            same_length=True,
+        ),
+        capacity=5,
+        fifos=recent_keys(sinks=2),
+        slots=ROTARY_SLOTS,
+        unread={name: {2: "a query sees memory_length keys of which one is its own"} for name in ROTARY_SLOTS},
+    ),
+    Case(
+        name="rotary_norm_of_all_heads",
+        is_variant=True,
+        make=rotary({"query_key_norm": "all", "output_bias": True}, memory_length=3, sinks=1, norm="post"),
+        capacity=3,
+        fifos=recent_keys(sinks=1),
+        slots=ROTARY_SLOTS,
+    ),
+    Case(name="rotary_without_memory", is_variant=True, make=rotary(memory_length=0)),
     Case(name="infinity_former", make=infinity_former(), fixed_length=True, slots=SIGNAL),
     Case(
         name="infinity_former_sticky",
@@ -474,6 +519,15 @@ CASES = [
         capacity=8,
         fifos=lambda state: hidden_fifo(layer_of(state.stack, 0, 0)),
         slots=XL_SLOTS,
+    ),
+    Case(
+        name="model_rotary",
+        is_variant=True,
+        make=MODELS["rotary"],
+        site="model",
+        capacity=8,
+        fifos=lambda state: recent_keys()(layer_of(state.stack, 0, 0)),
+        slots=ROTARY_SLOTS,
     ),
     Case(
         name="model_compressive",

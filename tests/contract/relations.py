@@ -11,7 +11,7 @@ import numpy as np
 
 from memjax import config
 from memjax.models.transformer import join_layers, split_layers
-from tests.contract.cases import compressive, language_model, memorizing, toy, transformer_xl
+from tests.contract.cases import compressive, language_model, memorizing, rotary, toy, transformer_xl
 from tests.contract.harness import ROWS, SEGMENTS, Case, Run, Segments, full_mask, prefix_mask, starts
 from tests.contract.toys import OutputMemory
 
@@ -131,6 +131,28 @@ RELATIONS = [
         child=TRANSFORMER_XL,
         parent=memorizing(memory_length=0, cache_length=8, norm="post", norm_kind="layer", **PLAIN),
         change=no_positions,
+        adapt=separate_projections,
+    ),
+    Relation(
+        name="rotary attention without memory is local attention",
+        child=rotary(memory_length=0),
+        parent=rotary(),
+        restart_parent=True,
+    ),
+    Relation(
+        name="rotary attention with a window and sinks beyond its context is the ordinary one",
+        child=rotary(memory_length=12, same_length=True, sinks=3, window=20),
+        parent=rotary(memory_length=12),
+    ),
+    Relation(
+        name="rotary attention with sinks has a longer memory where nothing is forgotten",
+        child=rotary(memory_length=4, sinks=4),
+        parent=rotary(),
+    ),
+    Relation(
+        name="rotary attention without positions is attention over a cache of keys and values",
+        child=rotary({"key_heads": 2, "frequencies": ()}),
+        parent=memorizing(memory_length=0, cache_length=8, **PLAIN),
         adapt=separate_projections,
     ),
     Relation(

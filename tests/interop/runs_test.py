@@ -22,6 +22,7 @@ from memjax.models.factory import make_language_model
 from memjax.training.experiment import make_experiment
 from memjax.training.runs import load_config
 from memjax.training.train_state import init_variables
+from tests.interop import variants
 from tests.interop import weights as made
 
 KINDS = tuple(made.FOLDERS)
@@ -257,7 +258,7 @@ def to_pickle(folder):
         ("gpt2", truncate, r"model\.safetensors: given a file that is not whole \(.*\), allowed: safetensors"),
         ("gpt2", lambda f: (f / "config.json").write_text("{"), r"config\.json: given no JSON \(.*\), allowed: "),
         ("gpt2", lambda f: (f / "config.json").write_text("[]"), r"config\.json: given list, allowed: a JSON object"),
-        ("gpt2", change("config.json", model_type="llama"), r"given model_type 'llama', allowed: 'gpt2', 'bert', "),
+        ("gpt2", change("config.json", model_type="mamba"), r"given model_type 'mamba', allowed: 'gpt2', 'bert', "),
         ("gpt2", change("config.json", n_layer="2"), r"hf_config\['n_layer'\]: given '2', allowed: a value such as 12"),
         ("gpt2", change("config.json", n_head=0), r"hf_config\['n_head'\]: given 0, allowed: a divisor of n_embd = 24"),
         ("bert", lambda f: (f / "tokenizer.json").write_text("{"), r"tokenizer\.json is damaged \(.*\), allowed: "),
@@ -344,6 +345,10 @@ def test_runs_give_the_published_numbers_also_after_a_round_trip(kind, tmp_path)
     if kind == "transfo-xl":
         arrays = made.golden("transfoxl_full.npz", "seg0/")
         found, expected = log_probs(second, arrays["ids"]), arrays["log_probs"]
+    elif kind == "llama":
+        ids, mask = variants.inputs()
+        found = log_probs(second, ids)[mask]
+        expected = jax.nn.log_softmax(made.golden("interop.npz")["llama"])[mask]
     elif kind == "gpt2":
         arrays = made.golden("gpt2_tiny.npz")
         found, expected = log_probs(second, arrays["ids"]), jax.nn.log_softmax(arrays["logits"])

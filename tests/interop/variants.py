@@ -16,6 +16,11 @@ _BERT |= {"max_position_embeddings": 20, "vocab_size": VOCAB}
 _DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 20, "vocab_size": VOCAB}
 _GPT2 = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 20, "vocab_size": VOCAB}
 _ROBERTA = {**_BERT, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+_LLAMA = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+_LLAMA |= {"intermediate_size": 40, "max_position_embeddings": 64, "vocab_size": VOCAB}
+_LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+_GEMMA = {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 12, "final_logit_softcapping": 20.0}
 _LABELS = {"id2label": {str(n): f"LABEL_{n}" for n in range(3)}, "label2id": {f"LABEL_{n}": n for n in range(3)}}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -36,9 +41,57 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2_relu2": ("GPT2LMHeadModel", {**_GPT2, "activation_function": "relu2", "n_inner": 40}),
     "gpt2_tanh": ("GPT2LMHeadModel", {**_GPT2, "activation_function": "tanh"}),
     "gpt2_untied": ("GPT2LMHeadModel", {**_GPT2, "tie_word_embeddings": False}),
+    "llama": ("LlamaForCausalLM", {**_LLAMA}),
+    "llama_3": (
+        "LlamaForCausalLM",
+        {**_LLAMA, "head_dim": 8, "rms_norm_eps": 0.1, "tie_word_embeddings": True}
+        | {"rope_parameters": {**_LLAMA3, "original_max_position_embeddings": 16}},
+    ),
+    "llama_biases": (
+        "LlamaForCausalLM",
+        {**_LLAMA, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True, "rope_theta": 100.0}
+        | {"hidden_act": "gelu_pytorch_tanh", "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    ),
+    "mistral": ("MistralForCausalLM", {**_LLAMA, "sliding_window": 4}),
+    "qwen2": ("Qwen2ForCausalLM", {**_LLAMA, "rope_parameters": _YARN}),
+    "qwen3": ("Qwen3ForCausalLM", {**_LLAMA, "head_dim": 8, "num_key_value_heads": 1}),
+    "qwen2_windows": (
+        "Qwen2ForCausalLM",
+        {**_LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {**_LLAMA, **_GEMMA, "layer_types": ["sliding_attention", "full_attention"]}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+    ),
+    "olmo2": ("Olmo2ForCausalLM", {**_LLAMA, "rms_norm_eps": 0.1}),
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        {**_LLAMA, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+        | {
+            "rope_parameters": {
+                "full_attention": {**_YARN, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            }
+        },
+    ),
+    "smollm3": ("SmolLM3ForCausalLM", {**_LLAMA, "no_rope_layers": [1, 0]}),
+    "granite": (
+        "GraniteForCausalLM",
+        {**_LLAMA, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 0.25}
+        | {"attention_multiplier": 0.3},
+    ),
+    "gemma2": ("Gemma2ForCausalLM", {**_LLAMA, **_GEMMA, "attn_logit_softcapping": 2.0}),
 }
 """name -> class, and its configuration"""
 MODEL_TYPES = {"Bert": "bert", "DistilBert": "distilbert", "Roberta": "roberta", "GPT2": "gpt2"}
+MODEL_TYPES |= {name: name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Olmo2", "Olmo3")}
+MODEL_TYPES |= {"SmolLM3": "smollm3", "Granite": "granite", "Gemma2": "gemma2", "Gemma3": "gemma3_text"}
 
 
 def describe(name: str) -> dict[str, Any]:

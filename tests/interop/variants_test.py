@@ -98,7 +98,28 @@ FLIPPED: dict[str, dict[str, Any]] = {
     "gpt2_relu2": {"feed_forward.activation": "relu"},
     "gpt2_tanh": {"feed_forward.activation": "gelu"},
     "roberta": {"task.activation": "relu"},
+    "llama": {"attention.rotary.theta": 20_000.0},
+    "llama_3": {"attention.rotary.high_frequency_factor": 3.0},
+    "llama_biases": {"feed_forward.activation": "swiglu"},
+    "mistral": {"attention.window": 5},
+    "qwen2": {"attention.rotary.attention_factor": 1.0},
+    "qwen3": {"norm_epsilon": 1e-2},
+    "qwen2_windows": {"attention.local_layers": (0,)},
+    "gemma3": {"attention.local_rotary.theta": 120.0},
+    "gemma2": {"attention.score_cap": 2.5},
+    "olmo2": {"norm_epsilon": 0.11},
+    "olmo3": {"attention.window": 4},
+    "smollm3": {"attention.local_layers": (1,)},
+    "granite": {"residual_scale": 0.6},
 }
+
+
+def replace_at(settings: Any, path: str, value: Any) -> Any:
+    """A copy of settings with another value at a dotted path."""
+    name, _, inner = path.partition(".")
+    return dataclasses.replace(
+        settings, **{name: replace_at(getattr(settings, name), inner, value) if inner else value}
+    )
 
 
 @pytest.mark.parametrize("name, flip", FLIPPED.items(), ids=FLIPPED)
@@ -107,12 +128,10 @@ def test_a_flipped_switch_is_another_model(name, flip):
     read = family.read_model(described, weights)
     model, task = read.model, read.task
     for path, value in flip.items():
-        if path == "feed_forward.activation":
-            model = dataclasses.replace(model, feed_forward=dataclasses.replace(model.feed_forward, activation=value))
-        elif path == "task.activation":
+        if path == "task.activation":
             task = config.MaskedLanguageModeling(activation=value)
         else:
-            model = dataclasses.replace(model, **{path: value})
+            model = replace_at(model, path, value)
     assert difference(name, logits_of(model, read.params, task)) > 10 * LIMIT
 
 

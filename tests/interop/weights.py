@@ -8,7 +8,9 @@ import numpy as np
 import safetensors.numpy
 
 from memjax.data.wordpiece import SPECIAL
+from memjax.interop.families import FAMILIES
 from memjax.interop.folders import CONFIG_FILE, WEIGHTS_FILE, write_folder
+from tests.interop import variants
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCĠĊ.,?!'-0123456789éÃ"
@@ -24,6 +26,23 @@ def golden(name: str, prefix: str = "") -> dict[str, np.ndarray]:
 def gpt2(folder: Path) -> Path:
     """61 byte pairs, whose last is the end of a text."""
     _copy("gpt2", folder)
+    return _add_byte_pairs(folder)
+
+
+def llama(folder: Path) -> Path:
+    """The tokenizer of `gpt2`, and the weights of a variant."""
+    described, vocab = variants.describe("llama"), variants.VOCAB
+    family = FAMILIES["llama"]
+    tensors = {
+        name: tuple(vocab if size == -1 else size for size in shape)
+        for mapping in family.tensors(family.model_config(described), None)
+        for name, shape in mapping.tensors.items()
+    }
+    write_folder(folder, described, variants.weights(tensors))
+    return _add_byte_pairs(folder)
+
+
+def _add_byte_pairs(folder: Path) -> Path:
     pieces = [*CHARACTERS, *(merge.replace(" ", "") for merge in MERGES), "<|endoftext|>"]
     pieces = [*pieces[:-1], *(f"Ġ{letter}" for letter in "bcdefghij")][:60] + pieces[-1:]
     (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(pieces)}), "utf-8")
@@ -61,6 +80,7 @@ FOLDERS: dict[str, Callable[[Path], Path]] = {
     "bert": bert,
     "distilbert": distilbert,
     "transfo-xl": transfo_xl,
+    "llama": llama,
 }
 """`model_type` -> what makes a folder of it"""
 

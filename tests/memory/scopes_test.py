@@ -41,6 +41,11 @@ EXPECTED = {
         {"interface.restore_state", "fifo.shift_append", "positions.relative_shift", "attention.visibility"}
         | {f"transformer_xl.{name}" for name in ("reset", "read", "write")},
     ),
+    "rotary": (
+        config.Rotary(memory_length=6, sinks=2, key_heads=1),
+        {"interface.restore_state", "fifo.shift_append", "rotary.rotate"}
+        | {f"rotary.{name}" for name in ("reset", "read", "write")},
+    ),
     "compressive": (
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="dilated"),
         {f"compressive.{name}" for name in ("reset", "evict", "write")}
@@ -164,6 +169,9 @@ ON_THE_HOST = {
     "precision.at_least_float32",
     "named_operations.operation",
     "knn_lm.search_neighbors",
+    "rotary.rotary_frequencies",
+    *(f"rotary.interpolate_{kind}" for kind in ("linearly", "llama3", "yarn", "longrope")),
+    *(f"rotary.{kind}_attention_factor" for kind in ("yarn", "longrope")),
 }
 NO_MEMORIES = {"interface.py", "checks.py", "state_trees.py", "layer_parts.py", "__init__.py"}
 NO_MEMORIES |= {"projector.py", "memorizing_reading.py", "compressive_state.py"}

@@ -173,7 +173,7 @@ def small_memory(**fields) -> Memorizing:
         (
             {"feed_forward": assigned(Dense(), activation="mish")},
             "model.feed_forward.activation: given 'mish', allowed: one of 'relu', 'gelu', 'gelu_exact', 'silu', "
-            "'quick_gelu', 'tanh', 'relu_squared', 'swiglu'",
+            "'quick_gelu', 'tanh', 'relu_squared', 'swiglu', 'geglu'",
         ),
         ({"feed_forward": Dense(dim=-4)}, "model.feed_forward.dim: given -4, allowed: 0 (4 * dim) or more"),
         (

@@ -1,0 +1,350 @@
+"""Rotary attention of Llama and its kin, with a memory of the keys and values of the last tokens.
+
+Su et al. 2021 (rotary positions), https://arxiv.org/abs/2104.09864; Ainslie et al. 2023 (grouped keys and values),
+https://arxiv.org/abs/2305.13245; Touvron et al. 2023 (Llama), https://arxiv.org/abs/2302.13971; Xiao et al. 2023
+(attention sinks), https://arxiv.org/abs/2309.17453.
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from memjax.axes import axes_of
+from memjax.functional.attention import attention_with_weights
+from memjax.functional.fifo import reset_rows, ring_append, shift_append
+from memjax.functional.named_operations import operation
+from memjax.functional.rotary import rotate
+from memjax.memory.interface import DecodeState, broadcast_mask, next_position, where_rows
+from memjax.memory.layer_parts import SHORT, NormKind, NormPlace, TrackedKeys, tracked_weights, weight_dropout
+from memjax.memory.projector import ProjectedAttention, Weights
+from memjax.memory.rotary_projector import RotaryProjector
+from memjax.memory.transformer_xl import attention_share
+from memjax.settings.checks import require
+from memjax.settings.ranges import HeadDim, Slots
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
+
+__all__ = ["RotaryAttention", "RotaryState"]
+
+
+@tree_dataclass
+class RotaryState:
+    """Keys and values of earlier tokens in one layer, without positions, oldest first: a memory, or one segment.
+
+    Attributes:
+      keys: `[batch, slots, key_heads, head_dim]`, keys before their rotation. The first slots are those of sinks.
+      values: `[batch, slots, key_heads, head_dim]`.
+      valid: bool `[batch, slots]`, slots that hold a token of the running document.
+    """
+
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    valid: Leaf
+
+
+@tree_dataclass
+class RotarySegment:
+    """Buffers of the running segment of a layer during decoding.
+
+    Attributes:
+      keys: `[batch, segment_length, key_heads, head_dim]`, keys to write to the memory at the end of the segment.
+      placed: `[batch, slots + segment_length, key_heads, head_dim]`, rotated keys of memory and segment. Every key is
+        rotated once, those of the memory at the first token of the segment.
+      values: `[batch, slots + segment_length, key_heads, head_dim]`, values of memory and segment.
+    """
+
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    placed: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+
+
+@operation
+def reset(state: Any, start_of_document: Rows) -> Any:
+    """Empties the memory of rows that start a document. `state` is a `RotaryState`, or `EmptyState` for no memory."""
+    return jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
+
+
+@operation
+def write(state: Any, segment: RotaryState, *, sinks: int = 0) -> Any:
+    """Returns the memory with a segment appended, without gradient. The oldest tokens leave, except the first `sinks`
+    tokens of the document. Rows without a real token keep their state.
+
+    Args:
+      state: `RotaryState` that the segment read, or `EmptyState` for no memory.
+      segment: Keys and values of the segment. Padding (`valid` False) takes slots that are marked invalid.
+      sinks: Number of slots, the first ones, for the first tokens of a document. A token enters them when it leaves
+        the others, so that the tokens in both stand one after the other.
+    """
+    if isinstance(state, EmptyState):
+        return state
+    segment, length = jax.lax.stop_gradient(segment), segment.valid.shape[1]
+
+    def append(slots: Array, new: Array) -> Array:
+        recent = shift_append(slots[:, sinks:], new)
+        if not sinks:
+            return recent
+        oldest = jnp.concatenate([slots, new.astype(slots.dtype)], axis=1)[:, : sinks + length]
+        index = places.reshape(*places.shape, *(1,) * (slots.ndim - 2))
+        return jnp.concatenate([jnp.take_along_axis(oldest, index, axis=1), recent], axis=1)
+
+    leaving = jnp.concatenate([state.valid, segment.valid], axis=1)[:, : sinks + length]
+    places, filled = _first_valid(leaving, sinks)
+    new = jax.tree.map(append, state, segment)
+    if sinks:
+        new = dataclasses.replace(new, valid=new.valid.at[:, :sinks].set(filled))
+    return where_rows(segment.valid.any(axis=1), new, state)
+
+
+def _first_valid(valid: Array, number: int) -> tuple[Array, Array]:
+    """Returns the places of the first `number` valid entries of each row, aligned to the right, `[batch, number]`, and
+    which of them there are.
+    """
+    rank = jnp.cumsum(valid, axis=1, dtype=jnp.int32) - 1
+    missing = jnp.maximum(number - 1 - rank[:, -1:], 0)  # [b, 1]
+    wanted = jnp.arange(number, dtype=jnp.int32)[None] - missing
+    matches = valid[:, None, :] & (rank[:, None, :] == wanted[:, :, None])  # [b, number, entries]
+    return matches.argmax(axis=-1), wanted >= 0
+
+
+@operation
+def read(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch total key_heads head_dim"],
+    values: Float[Array, "batch total key_heads head_dim"],
+    visible: Bool[Array, "#batch 1 length total"],
+    *,
+    implementation: Literal["plain"] = "plain",
+    **options: Any,
+) -> tuple[Float[Array, "batch length heads head_dim"], Float[Array, "batch heads length total"]]:
+    """Returns the attention of rotated queries to rotated keys, `softmax(q_i k_j / sqrt(head_dim)) values`, and its
+    weights. Consecutive query heads share a key head. `implementation` names the program that computes it.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`, rotated queries of the segment.
+      keys: `[batch, total, key_heads, head_dim]`, rotated keys of memory and segment, oldest first.
+      values: `[batch, total, key_heads, head_dim]`, values of memory and segment, oldest first.
+      visible: bool `[batch, 1, length, total]`, keys that each query may read. The batch axis may be 1.
+      implementation: Program that computes it: 'plain' for matrix products, with all scores in memory at once.
+      **options: `scale`, `cap`, `dropout_rate` and `dropout_key` of `attention_with_weights`.
+
+    Raises:
+      ValueError: There is no such implementation.
+    """
+    require(implementation == "plain", "implementation", implementation, "'plain'")
+    return attention_with_weights(queries, keys, values, mask=visible, **options)
+
+
+class RotaryAttention(ProjectedAttention):
+    """Causal attention with rotary positions to the segment, and to the keys and values of the tokens before it.
+
+    Touvron et al. 2023 (Llama), https://arxiv.org/abs/2302.13971, with the rotary positions of Su et al. 2021,
+    https://arxiv.org/abs/2104.09864, and the attention sinks of Xiao et al. 2023, https://arxiv.org/abs/2309.17453.
+
+    What is stored: keys before their rotation, and values, of the last `memory_length` tokens, and of the first `sinks`
+    tokens of the document. When written: after each segment. What is differentiable: nothing stored. When reset: at
+    `start_of_document`.
+
+    Positions are counted inside the memory, whatever the length of the document before it, so that every segment is the
+    same program. A document of at most `memory_length` + `sinks` tokens and one segment is read as by one attention to
+    the whole of it. In a longer one, attention slides over the last `memory_length` tokens (`same_length`), or over
+    these and the segment so far. Sinks then stand right before the memory.
+
+    Symbols: `W_q, W_k, W_v, W_o -> query, key_value, output`, `theta_i -> frequencies` of `RotaryProjector`.
+
+    Differs from the papers or their code: none known. A rotated cache of keys gives the same scores, since they depend
+    on distances only.
+
+    `y` is the new residual stream, with the residual and with the norm: `x + read(norm(x))` for `norm="pre"`, `norm(x +
+    read(x))` for `norm="post"`.
+
+    Attributes:
+      dim: Width of the residual stream.
+      num_heads: Number of heads of the queries.
+      head_dim: Width of an attention head. 0 for `dim / num_heads`.
+      memory_length: Number of slots for the last tokens. 0 for no memory.
+      projector: Projections and positions. By default those of Llama, with as many key heads as query heads.
+      sinks: Number of slots for the first tokens of a document.
+      same_length: Whether every query sees exactly `memory_length` keys including itself, and the sinks.
+      window: Largest number of keys that a query sees, itself included, besides the sinks. 0 for no limit.
+      implementation: Program that computes the attention: 'plain' for matrix products.
+      norm: Place of the norm: 'pre', 'post', 'after' or 'both' (`memjax.memory.layer_parts.Residual`).
+      norm_kind: Kind of norm: 'rms', 'rms_offset' or 'layer'.
+      dropout: Dropout rate of the output.
+      attention_dropout: Dropout rate of the attention weights.
+      init_stddev: Standard deviation of all initial matrices.
+      dtype: Dtype of the computation.
+      track_attention: Whether `Aux.arrays` has the attention weights. See `TransformerXLAttention`. Sinks count as if
+        they had been read right before the memory.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> memory = RotaryAttention(dim=8, num_heads=2, memory_length=4)
+      >>> x = jnp.ones((1, 4, 8))
+      >>> arguments = {"start_of_document": jnp.ones(1, bool)}
+      >>> init = jax.jit(memory.init_with_output)
+      >>> (y, state, aux), variables = init(jax.random.key(0), x, memory.init_state(1), **arguments)
+      >>> y.shape, state.keys.shape
+      ((1, 4, 8), (1, 4, 2, 4))
+    """
+
+    dim: int
+    num_heads: int
+    head_dim: HeadDim = 0
+    memory_length: Slots = None  # type: ignore[assignment]  # must be given
+    projector: RotaryProjector = RotaryProjector()
+    sinks: Slots = 0
+    same_length: bool = False
+    window: Slots = 0
+    implementation: Literal["plain"] = "plain"
+    norm: NormPlace = "pre"
+    norm_kind: NormKind = "rms"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    init_stddev: float = 0.02
+    dtype: Any = jnp.float32
+    track_attention: bool = False
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> RotaryState | EmptyState:
+        """Makes an empty memory, in which a document starts, with keys and values of `dtype`. `EmptyState` for a memory
+        of length 0.
+
+        Raises:
+          ValueError: Sinks or `same_length` without a memory.
+        """
+        for name in ("sinks", "same_length"):
+            value = getattr(self, name)
+            require(self.memory_length > 0 or not value, name, value, f"{type(value)(0)} where memory_length is 0")
+        return self._tokens(batch_size, self._num_slots, dtype) if self.memory_length else EmptyState()
+
+    @nn.nowrap
+    def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
+        """Returns the decode state at the start of a segment of `segment_length` tokens, with `state` as the memory and
+        empty buffers.
+        """
+        # Not in the dtype of the memory: keys and values of the segment are rounded only when they are written.
+        make = lambda slots: self._tokens(batch_size, slots, self.dtype)
+        segment, whole = make(segment_length), make(self._num_slots + segment_length)
+        buffers = RotarySegment(segment.keys, whole.keys, whole.values)
+        return DecodeState(state, buffers, jnp.zeros((batch_size,), jnp.int32))
+
+    def __call__(
+        self,
+        x: Activations,
+        state: Any,
+        *,
+        start_of_document: Rows,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+        shared: Any = None,
+    ) -> tuple[Activations, Any, Aux]:
+        """Attends to memory and segment, then appends the segment to the memory."""
+        mask, length = broadcast_mask(mask, *x.shape[:2]), x.shape[1]
+        state, weights = reset(state, start_of_document), self._weights(shared)
+        y = self.apply_norm(x)
+        queries = self.projector.queries(weights, y)
+        segment = RotaryState(*self.projector.keys_values(weights, y), mask)
+        join = lambda old, new: jnp.concatenate([old.astype(new.dtype), new], axis=1)
+        tokens = segment if isinstance(state, EmptyState) else jax.tree.map(join, state, segment)
+        visible = self._visible(jnp.arange(length)[None], tokens.valid)
+        runs = (("", self._num_slots),)
+        queries, keys, _ = self.projector.place(weights, queries, tokens.keys, runs)
+        z, attention = self._read(weights, queries, keys, tokens.values, visible, deterministic)
+        y = self._add_output(weights, x, z, deterministic, None)
+        aux = Aux()
+        if self.memory_length:
+            aux = Aux(metrics={"rotary/memory_share": attention_share(attention, mask)})
+        if self.track_attention:
+            aux = aux + tracked_weights(self, attention, visible, self._known_keys(length))
+        return y, write(state, segment, sinks=self.sinks), aux
+
+    def decode(
+        self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
+    ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
+        """Reads one token of every active row, and writes every segment that is full. `shared` are the biases that all
+        layers share. Returns the new residual stream and the decode state.
+        """
+        memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
+        segment_length, total = segment.keys.shape[1], segment.placed.shape[1]
+        weights, slots, y = self._weights(shared), self._num_slots, self.apply_norm(x)
+        waves = self.projector.waves(self.head_dim, np.arange(total))
+        segment = self._enter_segment(memory, segment, active & (position == 0), waves)
+        here = [jnp.take(wave, position + slots, axis=0, mode="clip")[:, None] for wave in waves]
+        key, token_value = self.projector.keys_values(weights, y)
+        segment = RotarySegment(
+            ring_append(segment.keys, key, position, active),
+            ring_append(segment.placed, rotate(key, *here), position + slots, active),
+            ring_append(segment.values, token_value, position + slots, active),
+        )
+        valid = jnp.ones((len(position), segment_length), bool)
+        if isinstance(memory, RotaryState):
+            valid = jnp.concatenate([memory.valid, valid], axis=1)
+        visible = self._visible(position[:, None], valid)
+        query = rotate(self.projector.queries(weights, y), *here)
+        z, _ = self._read(weights, query, segment.placed, segment.values, visible, True)
+        y = self._add_output(weights, x, z, True, None)
+
+        full = active & (position + 1 == segment_length)
+        written = jnp.broadcast_to(full[:, None], (len(position), segment_length))
+        finished = RotaryState(segment.keys, segment.values[:, slots:], written)
+        write_full = lambda m: write(m, finished, sinks=self.sinks)
+        memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
+        return y, DecodeState(memory, segment, next_position(position, active, segment_length))
+
+    @property
+    def _num_slots(self) -> int:
+        """Slots of the memory, those of sinks included."""
+        return self.sinks + self.memory_length
+
+    @nn.nowrap
+    def _tokens(self, batch_size: int, slots: int, dtype: Any) -> RotaryState:
+        """Makes empty slots."""
+        shape = (batch_size, slots, self._num_key_heads, self.head_dim)
+        return RotaryState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros(shape[:2], bool))
+
+    def _visible(self, places: Array, valid: Array) -> Array:
+        """Returns the keys, bool `[batch, 1, length, total]`, that tokens at `places` of the segment, `[#batch,
+        length]`, may read. `valid` marks the slots and tokens that hold something.
+        """
+        windows = [number for number in (self.window, self.memory_length if self.same_length else 0) if number]
+        distance = places[:, :, None] + self._num_slots - jnp.arange(valid.shape[1])[None, None]  # [b, l, m]
+        near = distance < min(windows) if windows else jnp.ones_like(distance, bool)
+        if windows and self.sinks:
+            near = near | (jnp.cumsum(valid, axis=1) <= self.sinks)[:, None]
+        return ((distance >= 0) & near & valid[:, None])[:, None]
+
+    def _read(
+        self, weights: Weights, queries: Array, keys: Array, values: Array, visible: Array, deterministic: bool
+    ) -> tuple[Array, Array]:
+        """Attends to rotated keys. Returns the result of every head, and the attention weights."""
+        options: dict[str, Any] = {"scale": self.projector.scale(weights), "cap": self.projector.score_cap}
+        options["implementation"] = self.implementation
+        return read(queries, keys, values, visible, **options, **weight_dropout(self, deterministic))
+
+    def _enter_segment(
+        self, memory: Any, segment: RotarySegment, entering: Array, waves: tuple[Array, Array]
+    ) -> RotarySegment:
+        """Rotates the keys of the memory of rows that are at the first token of their segment, once per segment."""
+        if isinstance(memory, EmptyState):
+            return segment
+        slots = self._num_slots
+
+        def place_memory(segment: RotarySegment) -> RotarySegment:
+            def put(buffer: Array, new: Array) -> Array:
+                new = jnp.where(entering[:, None, None, None], new, buffer[:, :slots])
+                return buffer.at[:, :slots].set(new)
+
+            keys, values = (leaf.astype(self.dtype) for leaf in (memory.keys, memory.values))
+            placed = rotate(keys, *(wave[None, :slots] for wave in waves))
+            return dataclasses.replace(segment, placed=put(segment.placed, placed), values=put(segment.values, values))
+
+        return jax.lax.cond(entering.any(), place_memory, lambda segment: segment, segment)
+
+    def _known_keys(self, length: int) -> TrackedKeys:
+        slots = self._num_slots
+        ages = jnp.arange(slots, 0, -1, dtype=jnp.int32)[None]
+        return TrackedKeys.of_slots(ages, jnp.ones(slots, jnp.int32), jnp.full(slots, SHORT), length)
