@@ -74,6 +74,7 @@ class ModelFamily(abc.ABC):
       has_headless: Whether an export without a task uses the names of the class without a head.
       writes_tied: Whether a state dict repeats tied tensors.
       takes_dialogues: Whether the marks of dialogues can be added to the vocabulary.
+      inputs_first: Whether the matrices of the layers have their inputs first in transformers.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ModelFamily(abc.ABC):
     has_headless = False
     writes_tied = False
     takes_dialogues = False
+    inputs_first = False
 
     # Methods of subclasses
 

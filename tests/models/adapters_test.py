@@ -1,0 +1,112 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from memjax.config import (
+    GPT2,
+    Bidirectional,
+    Classification,
+    Compressive,
+    Config,
+    Data,
+    Dense,
+    FullAttention,
+    InfinityFormer,
+    LoRA,
+    Memorizing,
+    Model,
+    Training,
+    TransformerXL,
+)
+from memjax.models.adapters import ADAPTER, merge_adapters
+from memjax.models.factory import make_model
+from memjax.settings.checks import validate
+from memjax.tasks.interface import make_task
+from memjax.training.train_state import init_variables
+from memjax.training.variables import join_arrays, name_arrays
+
+VOCAB, LENGTH = 11, 6
+HOSTS = {
+    "gpt2": GPT2(num_positions=LENGTH),
+    "gpt2_compressed": GPT2(num_positions=LENGTH, compressed_memory_length=4, compression_rate=2),
+    "transformer_xl": TransformerXL(memory_length=4),
+    "compressive": Compressive(memory_length=4, compressed_memory_length=4, compression_rate=2),
+    "memorizing": Memorizing(layers_with_memory=(1,), memory_length=16, num_neighbors=2, cache_length=4),
+    "infinity_former": InfinityFormer(num_basis=8, memory_length=4),
+    "full": FullAttention(),
+    "encoder": Bidirectional(num_positions=LENGTH),
+}
+
+
+def described(host, *, num_layers=2, activation="relu", **lora):
+    feed_forward = Dense(dim=12, activation=activation)
+    sizes = {"dim": 8, "num_layers": num_layers, "num_heads": 2, "scan_layers": num_layers > 2}
+    model = Model(**sizes, attention=HOSTS[host], feed_forward=feed_forward)
+    task = {"task": Classification()} if host == "encoder" else {}
+    return Config(model=model, data=Data(segment_length=LENGTH), training=Training(lora=LoRA(**lora)), **task)
+
+
+def built(config):
+    return make_model(config, VOCAB, make_task(config).head(), vocab_multiple=1)
+
+
+def drawn(model, *, b=0.0, seed=0):
+    """Variables of a model with random values, and those of B times `b`."""
+    shapes = jax.eval_shape(lambda: init_variables(model, jax.random.key(0), LENGTH))
+
+    def draw(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        values = np.random.default_rng([seed, *name.encode()]).normal(0, 0.5, leaf.shape)
+        return jnp.asarray(values * (b if name.endswith("/b") else 1), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def outputs(model, variables, segments=3):
+    """Logits of a few segments, one after the other."""
+
+    @jax.jit
+    def read(variables, tokens, state, start):
+        output, state, _ = model.apply(variables, tokens, state, start_of_document=start)
+        return model.apply(variables, output, method="logits"), state
+
+    rng, state, logits = np.random.default_rng(0), model.init_state(2), []
+    for index in range(segments):
+        tokens = jnp.asarray(rng.integers(0, VOCAB, (2, LENGTH)), jnp.int32)
+        scores, state = read(variables, tokens, state, jnp.full(2, index == 0))
+        logits.append(scores)
+    return np.stack(logits)
+
+
+def without_adapters(config):
+    return built(dataclasses.replace(config, training=dataclasses.replace(config.training, lora=LoRA())))
+
+
+def arrays_of(variables, model):
+    return name_arrays(variables, model.layer_groups())
+
+
+CASES = [(host, {}) for host in HOSTS]
+CASES += [("transformer_xl", {"num_layers": 4, "layers": (-1,)}), ("gpt2", {"activation": "swiglu"})]
+CASES += [("encoder", {"targets": ("attention/query", "attention/value"), "rank_stabilized": True})]
+
+
+@pytest.mark.parametrize("host, options", CASES, ids=lambda value: value if isinstance(value, str) else "_".join(value))
+def test_new_adapters_change_no_bit_and_merged_ones_give_the_same_logits(host, options):
+    config = described(host, rank=3, **options)
+    validate(config)
+    model, plain = built(config), without_adapters(config)
+    new, groups = drawn(model), plain.layer_groups()
+    base = {name: leaf for name, leaf in arrays_of(new, model).items() if f"/{ADAPTER}_" not in name}
+    expected = outputs(plain, join_arrays(base, groups))
+    np.testing.assert_array_equal(outputs(model, new), expected)
+
+    trained = drawn(model, b=1.0)
+    logits = outputs(model, trained)
+    assert np.abs(logits - expected).max() > 1e-2
+    merged = merge_adapters(arrays_of(trained, model), model)
+    assert merged.keys() == base.keys()
+    np.testing.assert_allclose(outputs(plain, join_arrays(merged, groups)), logits, rtol=1e-4, atol=1e-4)
