@@ -10,7 +10,7 @@ from memjax.cli.weights import show_names
 
 
 def run(arguments: list[str]) -> int:
-    """Writes the newest checkpoint of a run as a folder that Hugging Face's transformers can load, or its adapters alone."""
+    """Writes the newest checkpoint of a run, or its adapters, as a folder that Hugging Face's transformers can load."""
     parser = Parser("export", run.__doc__, reads="runs", json="")
     parser.add_argument("--run", required=True, metavar="DIR", help="a run directory")
     parser.add_argument("--to", required=True, metavar="DIR", help="folder to write, which must be new or empty")

@@ -3,9 +3,11 @@
 See `memjax.memory.adapters` for the adapters of one part of a layer.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from memjax import config as settings
@@ -17,6 +19,7 @@ __all__ = [
     "LayerMatrix",
     "adapted_matrices",
     "add_adapters",
+    "count_trained",
     "is_adapter",
     "is_trained_with_adapters",
     "layer_matrices",
@@ -151,6 +154,18 @@ def adapted_matrices(model: Model) -> Iterator[tuple[LayerMatrix, Adapters]]:
             adapters: Adapters | None = getattr(layer, part).adapters
             if adapters is not None and matrix.name in adapters.names:
                 yield matrix._replace(part=f"stack/layer_{index:02d}/{part}"), adapters
+
+
+def count_trained(params: Any, lora: settings.LoRA) -> int:
+    """Returns the number of values of parameters that are trained in a run with the adapters `lora`, all for rank 0.
+
+    Args:
+      params: Tree of parameters, arrays or shapes.
+      lora: Settings of the adapters.
+    """
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    is_trained = lambda path: is_trained_with_adapters(jax.tree_util.keystr(path, simple=True, separator="/"), lora)
+    return sum(math.prod(leaf.shape) for path, leaf in leaves if not lora.rank or is_trained(path))
 
 
 def merge_adapters(arrays: Mapping[str, Any], model: Model, prefix: str = "params/") -> dict[str, Any]:

@@ -171,13 +171,13 @@ def make_table_optimizer(config: Config, model: Any) -> TableOptimizer:
     return count_usage(freeze_tables(adam, is_frozen) if is_frozen else adam)
 
 
-def check_frozen(names: Sequence[str], state: TrainState) -> None:
-    """Raises `ValueError` if a name in `training.frozen_parameters` matches no parameter or value table of a train
-    state.
+def check_frozen(training: configs.Training, state: TrainState) -> None:
+    """Raises `ValueError` if a name in `training.frozen_parameters` or `training.lora.fully_trained` matches no
+    parameter or value table of a train state.
     """
-    paths = [*flatten(state.params), *flatten(state.tables.values)]
-    for name in names:
+    paths = [f"/{path}" for path in (*flatten(state.params), *flatten(state.tables.values))]
+    fields = {"frozen_parameters": training.frozen_parameters, "lora.fully_trained": training.lora.fully_trained}
+    for field, name in [(field, name) for field, names in fields.items() for name in names]:
         if not any(optimizers.is_named(path, [name]) for path in paths):
-            raise ValueError(
-                f"training.frozen_parameters: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}"
-            )
+            allowed = f"a part of a parameter's path, as {paths[0][1:]}"
+            raise ValueError(f"training.{field}: given {name!r}, allowed: {allowed}")

@@ -164,7 +164,7 @@ def spoil(described, tensors):
         (edit(init_lora_weights="pissa"), "adapter_config.json: given init_lora_weights 'pissa', allowed: True"),
         (edit(r=0), "adapter_config.json: given r 0, allowed: an integer of at least 1"),
         (rename("h.1.", "h.7."), "adapters: transformer.h.7.attn.c_attn is no module that can have an adapter"),
-        (rename("c_attn.lora_A", "c_attn.lora_E"), "adapters: transformer.h.1.attn.c_attn.lora_E.weight has no place"),
+        (rename("c_attn.lora_A", "c_attn.lora_E"), "transformer.h.1.attn.c_attn.lora_E.weight has no place"),
         (drop_b, r"adapters: transformer.h.1.attn.c_attn.lora_B.weight is missing"),
         (shorten, r"adapters: transformer.h.1.attn.c_attn.lora_A.weight has shape \(3, 23\) and not \(3, 24\)"),
         (spoil, "adapters: transformer.h.1.attn.c_attn.lora_A.weight has values that are not finite"),
