@@ -316,8 +316,8 @@ def _join_module(
             rows, columns = place
             outputs[rows : rows + len(b), columns : columns + b.shape[1]] = b
             place = rows + len(b), columns + b.shape[1]
-    used = joined.any(axis=1) | outputs.any(axis=0)
-    used[0] |= not used.any()
+    used = np.flatnonzero(joined.any(axis=1) | outputs.any(axis=0))
+    used = used if len(used) else np.arange(1)
     return joined[used], outputs[:, used]
 
 

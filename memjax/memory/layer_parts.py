@@ -154,14 +154,16 @@ class Residual(CheckedModule, kw_only=True):
         `deterministic`. Empty if it has none.
         """
         names = next((matrix.names for matrix in self.adaptable_matrices() if matrix.path == path), ())
-        if self.adapters is None or not set(names) & set(self.adapters.names):
+        adapters = self.adapters
+        if adapters is None or not set(names) & set(adapters.names):
             return ()
-        return tuple(self._low_rank(name, deterministic) if name in self.adapters.names else None for name in names)
 
-    def _low_rank(self, name: str, deterministic: bool) -> LowRank:
-        scale, dropout = self.adapters.scale, self.adapters.dropout
-        key = None if deterministic or not dropout else self.make_rng("dropout")
-        return LowRank(*getattr(self, f"{ADAPTER}_{name}")(), key, scale=scale, dropout=dropout)
+        def low_rank(name: str) -> LowRank:
+            a, b = getattr(self, f"{ADAPTER}_{name}")()
+            key = None if deterministic or not adapters.dropout else self.make_rng("dropout")
+            return LowRank(a, b, key, scale=adapters.scale, dropout=adapters.dropout)
+
+        return tuple(low_rank(name) if name in adapters.names else None for name in names)
 
     def adapt(self, matrices: Mapping[str, Array], deterministic: bool) -> dict[str, Any]:
         """Returns the parameters of the part by name, in which those with adapters are an `AdaptedMatrix`."""

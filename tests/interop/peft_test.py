@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from flax.traverse_util import unflatten_dict
 
-from memjax import cli
+from memjax import cli, config
+from memjax.interop import families, peft
 from memjax.interop import hf_gpt2 as hf
-from memjax.interop import peft
 from memjax.interop.folders import read_folder, read_weights
 from memjax.interop.runs import export_adapters, export_run, import_run
 from memjax.lifelong import load_run
-from memjax.models.adapters import add_adapters, merge_adapters
+from memjax.models.adapters import add_adapters, layer_matrices, merge_adapters
 from memjax.models.factory import make_language_model
+from memjax.models.layer_factory import make_stack
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.named_arrays import flatten
 from memjax.training.runs import load_config
@@ -206,3 +207,37 @@ def test_runs_take_adapters_and_give_them_back(tmp_path, capsys):
     with pytest.raises(ValueError, match="adapters: .*base has no adapter_config.json, allowed: a folder as"):
         import_run(base, tmp_path / "another", adapters=base)
     assert not (tmp_path / "another").exists()
+
+
+FAMILIES = {
+    "bert": ("bert.encoder.layer.1.attention.self.value", (8, 8)),
+    "distilbert": ("distilbert.transformer.layer.1.ffn.lin1", (12, 8)),
+    "transfo-xl": ("transformer.layers.1.dec_attn.qkv_net", (24, 8)),
+    "gpt2": ("transformer.h.1.attn.c_attn", (24, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_goes_there_and_back(kind):
+    family = families.FAMILIES[kind]
+    model = family.base()
+    model.dim, model.num_layers, model.num_heads, model.feed_forward.dim = 8, 2, 2, 12
+    lora = config.LoRA(rank=3, alpha=6, dropout=0.25)
+    rng, matrices = np.random.default_rng(0), list(layer_matrices(make_stack(model, segment_length=1).layers))
+    assert len(matrices) == 12
+    shared = rng.normal(size=(8, 3)).astype(np.float32)
+    arrays = {}
+    for matrix in matrices:
+        wide = matrix.inputs == (8,) and matrix.name != "wide"
+        a = shared if wide else rng.normal(size=(*matrix.inputs, 3)).astype(np.float32)
+        b = rng.normal(size=(3, *matrix.outputs)).astype(np.float32)
+        arrays |= {f"{matrix.adapter}/a": a, f"{matrix.adapter}/b": b}
+    described, tensors = peft.adapters_to_peft(arrays, lora, family, model)
+    module, shape = FAMILIES[kind]
+    assert tensors[f"{peft.PREFIX}{module}{peft.B}"].shape == (shape[0], 3)
+    assert tensors[f"{peft.PREFIX}{module}{peft.A}"].shape == (3, shape[1])
+    assert (described["lora_alpha"], described["rank_pattern"]) == (6, {})
+    assert described["fan_in_fan_out"] == (kind == "gpt2")
+    back = peft.adapters_from_peft(described, tensors, family, model)
+    assert back.lora == lora and not back.saved
+    jax.tree.map(np.testing.assert_array_equal, back.arrays, arrays)

@@ -18,10 +18,12 @@ from memjax.config import (
     LoRA,
     Memorizing,
     Model,
+    Templates,
     Training,
     TransformerXL,
+    WordPiece,
 )
-from memjax.models.adapters import ADAPTER, merge_adapters
+from memjax.models.adapters import is_adapter, merge_adapters
 from memjax.models.factory import make_model
 from memjax.settings.checks import validate
 from memjax.tasks.interface import make_task
@@ -35,18 +37,22 @@ HOSTS = {
     "transformer_xl": TransformerXL(memory_length=4),
     "compressive": Compressive(memory_length=4, compressed_memory_length=4, compression_rate=2),
     "memorizing": Memorizing(layers_with_memory=(1,), memory_length=16, num_neighbors=2, cache_length=4),
-    "infinity_former": InfinityFormer(num_basis=8, memory_length=4),
+    "infinity_former": InfinityFormer(num_basis=8, memory_length=LENGTH),
     "full": FullAttention(),
     "encoder": Bidirectional(num_positions=LENGTH),
 }
 
 
 def described(host, *, num_layers=2, activation="relu", **lora):
-    feed_forward = Dense(dim=12, activation=activation)
-    sizes = {"dim": 8, "num_layers": num_layers, "num_heads": 2, "scan_layers": num_layers > 2}
+    # Narrower products are fused into what reads them, and then rounded in another way.
+    feed_forward = Dense(dim=96, activation=activation)
+    sizes = {"dim": 64, "num_layers": num_layers, "num_heads": 2, "scan_layers": num_layers > 2}
     model = Model(**sizes, attention=HOSTS[host], feed_forward=feed_forward)
-    task = {"task": Classification()} if host == "encoder" else {}
-    return Config(model=model, data=Data(segment_length=LENGTH), training=Training(lora=LoRA(**lora)), **task)
+    data, training = Data(segment_length=LENGTH), Training(lora=LoRA(**lora))
+    if host != "encoder":
+        return Config(model=model, data=data, training=training)
+    data = dataclasses.replace(data, source=Templates(), tokenizer=WordPiece())
+    return Config(model=model, data=data, training=training, task=Classification())
 
 
 def built(config):
@@ -59,26 +65,29 @@ def drawn(model, *, b=0.0, seed=0):
 
     def draw(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        values = np.random.default_rng([seed, *name.encode()]).normal(0, 0.5, leaf.shape)
+        values = np.random.default_rng([seed, *name.encode()]).normal(0, 0.1, leaf.shape)
         return jnp.asarray(values * (b if name.endswith("/b") else 1), leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
-def outputs(model, variables, segments=3):
-    """Logits of a few segments, one after the other."""
+def reader(model):
+    """A function from variables to the logits of a few segments, one after the other."""
 
     @jax.jit
     def read(variables, tokens, state, start):
         output, state, _ = model.apply(variables, tokens, state, start_of_document=start)
         return model.apply(variables, output, method="logits"), state
 
-    rng, state, logits = np.random.default_rng(0), model.init_state(2), []
-    for index in range(segments):
-        tokens = jnp.asarray(rng.integers(0, VOCAB, (2, LENGTH)), jnp.int32)
-        scores, state = read(variables, tokens, state, jnp.full(2, index == 0))
-        logits.append(scores)
-    return np.stack(logits)
+    def outputs(variables):
+        rng, state, logits = np.random.default_rng(0), model.init_state(2), []
+        for index in range(3):
+            tokens = jnp.asarray(rng.integers(0, VOCAB, (2, LENGTH)), jnp.int32)
+            scores, state = read(variables, tokens, state, jnp.full(2, index == 0))
+            logits.append(scores)
+        return np.stack(logits)
+
+    return outputs
 
 
 def without_adapters(config):
@@ -92,21 +101,26 @@ def arrays_of(variables, model):
 CASES = [(host, {}) for host in HOSTS]
 CASES += [("transformer_xl", {"num_layers": 4, "layers": (-1,)}), ("gpt2", {"activation": "swiglu"})]
 CASES += [("encoder", {"targets": ("attention/query", "attention/value"), "rank_stabilized": True})]
+QUICK = (("gpt2", {}),)
 
 
-@pytest.mark.parametrize("host, options", CASES, ids=lambda value: value if isinstance(value, str) else "_".join(value))
+@pytest.mark.parametrize(
+    "host, options",
+    [case if case in QUICK else pytest.param(*case, marks=pytest.mark.laws) for case in CASES],
+    ids=lambda value: value if isinstance(value, str) else "_".join(value),
+)
 def test_new_adapters_change_no_bit_and_merged_ones_give_the_same_logits(host, options):
     config = described(host, rank=3, **options)
     validate(config)
     model, plain = built(config), without_adapters(config)
-    new, groups = drawn(model), plain.layer_groups()
-    base = {name: leaf for name, leaf in arrays_of(new, model).items() if f"/{ADAPTER}_" not in name}
-    expected = outputs(plain, join_arrays(base, groups))
-    np.testing.assert_array_equal(outputs(model, new), expected)
+    new, groups, read, read_plain = drawn(model), plain.layer_groups(), reader(model), reader(plain)
+    base = {name: leaf for name, leaf in arrays_of(new, model).items() if not is_adapter(name)}
+    expected = read_plain(join_arrays(base, groups))
+    np.testing.assert_array_equal(read(new), expected)
 
     trained = drawn(model, b=1.0)
-    logits = outputs(model, trained)
+    logits = read(trained)
     assert np.abs(logits - expected).max() > 1e-2
     merged = merge_adapters(arrays_of(trained, model), model)
     assert merged.keys() == base.keys()
-    np.testing.assert_allclose(outputs(plain, join_arrays(merged, groups)), logits, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(read_plain(join_arrays(merged, groups)), logits, rtol=1e-3, atol=1e-4)
