@@ -23,8 +23,6 @@ from memjax.interop.family import ModelFamily
 from memjax.models.adapters import LayerMatrix, layer_matrices
 from memjax.models.layer_factory import make_stack
 
-__all__ = ["PeftAdapters", "adapters_from_peft", "adapters_to_peft", "read_adapters", "write_adapters"]
-
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX, WEIGHT = "base_model.model.", ".weight"
 A, B = ".lora_A.weight", ".lora_B.weight"
@@ -109,12 +107,12 @@ def adapters_from_peft(
     check_config(described)
     entries = tuple(family.tensors(model, task))
     modules, known = _modules(family, model, task), {name for entry in entries for name in entry.tensors}
-    named = {
+    by_name = {
         _name_in_table(name.removeprefix(PREFIX), family, modules, known): array for name, array in tensors.items()
     }
-    adapted = list(dict.fromkeys(name.removesuffix(A) for name in named if name.endswith(A)))
-    pairs = {module: (named.pop(module + A), named.pop(module + B, None)) for module in adapted}
-    problems = [f"{name} has no place" for name in named if name not in known]
+    adapted = list(dict.fromkeys(name.removesuffix(A) for name in by_name if name.endswith(A)))
+    pairs = {module: (by_name.pop(module + A), by_name.pop(module + B, None)) for module in adapted}
+    problems = [f"{name} has no place" for name in by_name if name not in known]
     problems += [problem for module, (a, b) in pairs.items() for problem in _misfits(module, modules.get(module), a, b)]
     if not pairs:
         problems.append("there is no lora_A")
@@ -133,9 +131,9 @@ def adapters_from_peft(
         arrays |= _split_module(modules[module], a, b if np.isclose(ratio, 1) else b * np.float32(ratio), rank)
     lora.targets = _targets([matrix for module in pairs for matrix in modules[module]], modules)
     lora.fully_trained = tuple(
-        path for entry in entries if named.keys() & entry.tensors.keys() for path in _here(entry.paths)
+        path for entry in entries if by_name.keys() & entry.tensors.keys() for path in _here(entry.paths)
     )
-    return PeftAdapters(lora, arrays, {name: np.asarray(tensor) for name, tensor in named.items()})
+    return PeftAdapters(lora, arrays, {name: np.asarray(tensor) for name, tensor in by_name.items()})
 
 
 def adapters_to_peft(

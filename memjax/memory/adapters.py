@@ -22,8 +22,6 @@ from jaxtyping import Array
 from memjax.axes import named
 from memjax.typing import Leaf, tree_dataclass
 
-__all__ = ["AdaptableMatrix", "AdaptedMatrix", "Adapters", "LowRank"]
-
 ADAPTER = "adapter"
 """Beginning of the name of an adapter's parameters in those of its part, such as `adapter_query`."""
 
@@ -107,8 +105,8 @@ class LowRank:
     def multiply(self, x: Array, axes: int) -> Array:
         """Multiplies the last `axes` axes of `x`, after dropout, with A, then with B, and with the scale."""
         if self.key is not None:
-            kept = jax.random.bernoulli(self.key, 1 - self.dropout, x.shape)
-            x = jnp.where(kept, x / (1 - self.dropout), 0).astype(x.dtype)
+            mask = jax.random.bernoulli(self.key, 1 - self.dropout, x.shape)
+            x = jnp.where(mask, x / (1 - self.dropout), 0).astype(x.dtype)
         return multiply(multiply(x, self.a, axes), self.b, 1) * self.scale
 
 
