@@ -83,7 +83,7 @@ def add_adapters(model: Model, lora: settings.LoRA) -> Model:
         raise ValueError(f"training.lora.rank: given {lora.rank} with a {kind}, allowed: 0, or a model made of layers")
     stack: Any = model.stack
     number, paths = len(stack.layers), dict[str, bool]()
-    chosen = {layer % number for layer in lora.layers} or set(range(number))
+    chosen = ({layer % number for layer in lora.layers} or set(range(number))) - set(range(stack.first))
     layers = tuple(
         _adapt_layer(layer, f"stack/layer_{i:02d}", i in chosen, lora, paths) for i, layer in enumerate(stack.layers)
     )

@@ -7,15 +7,18 @@ import pytest
 
 from memjax.config import (
     GPT2,
+    RFA,
     Bidirectional,
     Classification,
     Compressive,
     Config,
     Data,
     Dense,
+    EncoderDecoder,
     FullAttention,
     InfinityFormer,
     LoRA,
+    Memformer,
     Memorizing,
     Model,
     Templates,
@@ -23,7 +26,7 @@ from memjax.config import (
     TransformerXL,
     WordPiece,
 )
-from memjax.models.adapters import is_adapter, merge_adapters
+from memjax.models.adapters import adapted_matrices, is_adapter, merge_adapters
 from memjax.models.factory import make_model
 from memjax.settings.checks import validate
 from memjax.tasks.interface import make_task
@@ -124,3 +127,32 @@ def test_new_adapters_change_no_bit_and_merged_ones_give_the_same_logits(host, o
     merged = merge_adapters(arrays_of(trained, model), model)
     assert merged.keys() == base.keys()
     np.testing.assert_allclose(read_plain(join_arrays(merged, groups)), logits, rtol=1e-3, atol=1e-4)
+
+
+def test_layers_that_do_not_run_have_no_adapters():
+    config = described("encoder", rank=2, num_layers=3)
+    config.model.first_trained_layer, config.model.scan_layers = 2, False
+    parts = {matrix.part for matrix, _ in adapted_matrices(built(config))}
+    assert parts == {"stack/layer_02/attention", "stack/layer_02/feed_forward"}
+
+
+@pytest.mark.parametrize(
+    "model, message",
+    [
+        (
+            Model(attention=RFA()),
+            "training.lora.targets: given 'all-linear' with RFAAttention, allowed: targets in feed",
+        ),
+        (
+            Memformer(),
+            "training.lora.rank: given 2, allowed: 0 with Memformer; adapters need a language model or a text",
+        ),
+        (EncoderDecoder(), "training.lora.rank: given 2, allowed: 0 with EncoderDecoder; adapters need"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_models_without_such_layers_are_refused(model, message):
+    config = Config(model=model, training=Training(lora=LoRA(rank=2)))
+    with pytest.raises(ValueError, match=message):
+        config.training.lora.check("training.lora.", config)
+        built(config)
