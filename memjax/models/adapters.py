@@ -21,6 +21,7 @@ __all__ = [
     "add_adapters",
     "count_trained",
     "is_adapter",
+    "is_part",
     "is_trained_with_adapters",
     "layer_matrices",
     "merge_adapters",
@@ -125,6 +126,16 @@ def is_adapter(path: str) -> bool:
     return f"/{ADAPTER}_" in path
 
 
+def is_part(name: str, path: str) -> bool:
+    """Whether `name` is a part of the path of a parameter, or its beginning where it has a / at the front.
+
+    Example:
+      >>> is_part("/layer_norm", "stack/layers_0/attention/layer_norm/scale"), is_part("/layer_norm", "layer_norm/scale")
+      (False, True)
+    """
+    return path.startswith(name[1:]) if name.startswith("/") else name in path
+
+
 def is_trained_with_adapters(path: str, lora: settings.LoRA) -> bool:
     """Whether a parameter is trained in a run with adapters: those of the adapters, those of the head of a task, and
     those that the settings `lora` name as fully trained. `path` has `/` between its parts.
@@ -133,7 +144,7 @@ def is_trained_with_adapters(path: str, lora: settings.LoRA) -> bool:
       >>> is_trained_with_adapters("stack/layers_0/attention/adapter_query/a", settings.LoRA(rank=4))
       True
     """
-    return is_adapter(path) or path.startswith(HEAD) or any(name in f"/{path}" for name in lora.fully_trained)
+    return is_adapter(path) or path.startswith(HEAD) or any(is_part(name, path) for name in lora.fully_trained)
 
 
 def layer_matrices(layers: Sequence[Layer]) -> Iterator[LayerMatrix]:

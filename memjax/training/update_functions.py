@@ -9,7 +9,7 @@ import optax
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.models.adapters import is_trained_with_adapters
+from memjax.models.adapters import is_part, is_trained_with_adapters
 from memjax.training import optimizers
 from memjax.training.named_arrays import flatten
 from memjax.training.objective import OVER_LAYERS, Objective, model_loss
@@ -175,9 +175,10 @@ def check_frozen(training: configs.Training, state: TrainState) -> None:
     """Raises `ValueError` if a name in `training.frozen_parameters` or `training.lora.fully_trained` matches no
     parameter or value table of a train state.
     """
-    paths = [f"/{path}" for path in (*flatten(state.params), *flatten(state.tables.values))]
-    fields = {"frozen_parameters": training.frozen_parameters, "lora.fully_trained": training.lora.fully_trained}
-    for field, name in [(field, name) for field, names in fields.items() for name in names]:
-        if not any(optimizers.is_named(path, [name]) for path in paths):
-            allowed = f"a part of a parameter's path, as {paths[0][1:]}"
-            raise ValueError(f"training.{field}: given {name!r}, allowed: {allowed}")
+    paths = [*flatten(state.params), *flatten(state.tables.values)]
+    frozen = {name: any(optimizers.is_named(path, [name]) for path in paths) for name in training.frozen_parameters}
+    trained = {name: any(is_part(name, path) for path in paths) for name in training.lora.fully_trained}
+    for field, names in (("frozen_parameters", frozen), ("lora.fully_trained", trained)):
+        for name, is_there in names.items():
+            allowed = f"a part of a parameter's path, as {paths[0]}"
+            configs.require(is_there, f"training.{field}", name, allowed)
