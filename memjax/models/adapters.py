@@ -130,8 +130,8 @@ def is_part(name: str, path: str) -> bool:
     """Whether `name` is a part of the path of a parameter, or its beginning where it has a / at the front.
 
     Example:
-      >>> is_part("/layer_norm", "stack/layers_0/attention/layer_norm/scale"), is_part("/layer_norm", "layer_norm/scale")
-      (False, True)
+      >>> [is_part("/layer_norm", path) for path in ("layer_norm/scale", "stack/layers_0/attention/layer_norm/scale")]
+      [True, False]
     """
     return path.startswith(name[1:]) if name.startswith("/") else name in path
 
