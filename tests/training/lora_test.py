@@ -91,7 +91,7 @@ def test_a_step_holds_no_copy_of_the_frozen_weights(num_microbatches, tmp_path):
     adapted, state = lowered(experiment(tmp_path, "adapters", lora=LoRA(rank=RANK), **options))
     full, _ = lowered(experiment(tmp_path, "full", **options))
     weights = sum(leaf.size * 4 for leaf in jax.tree.leaves(state.params))
-    assert adapted.temp_size_in_bytes < weights / 4 < weights < full.temp_size_in_bytes
+    assert adapted.temp_size_in_bytes < weights / 3 < weights < full.temp_size_in_bytes
     trained = count_trained(state.params, LoRA(rank=RANK)) * 4
     assert sum(leaf.size * 4 for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim) == 2 * trained < weights / 10
 
