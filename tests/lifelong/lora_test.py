@@ -12,7 +12,9 @@ from tests.lifelong.questions_test import tiny
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [Sequential(), EWC(), Replay(), MbPA(key_source="first")], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method", [Sequential(), EWC(), Replay(), MbPA(key_source="first")], ids=lambda method: type(method).__name__
+)
 def test_methods_train_adapters_and_the_head_alone(method, tmp_path):
     config = tiny(tmp_path, method)
     config.training.lora, config.training.optimizer = LoRA(rank=2), Adam(weight_decay=0.5)
