@@ -24,6 +24,7 @@ from memjax.settings.growth import *
 from memjax.settings.instructions import *
 from memjax.settings.lifelong import *
 from memjax.settings.long_memory import *
+from memjax.settings.lora import *
 from memjax.settings.meta import *
 from memjax.settings.methods import *
 from memjax.settings.model import *

@@ -16,11 +16,15 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--run", required=True, metavar="DIR", help="run directory to make")
     marks = "add the marks of dialogues (config cmu_dog) to the vocabulary; for GPT-2 only"
     parser.add_argument("--dialogues", action="store_true", help=marks)
+    lora = (
+        "folder with adapter_config.json and adapter_model.safetensors, LoRA adapters of the model as peft saves them"
+    )
+    parser.add_argument("--adapters", metavar="DIR", help=lora)
     options = parser.read(arguments)
     check_folder("--run", options.run)
     from memjax.interop import import_run
 
-    imported = import_run(options.weights, options.run, dialogues=options.dialogues)
+    imported = import_run(options.weights, options.run, dialogues=options.dialogues, adapters=options.adapters)
     model = imported.config.model
     facts = {
         "run": options.run,

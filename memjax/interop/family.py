@@ -75,6 +75,7 @@ class ModelFamily(abc.ABC):
       writes_tied: Whether a state dict repeats tied tensors.
       gated: Whether feed-forward parts are gated.
       takes_dialogues: Whether the marks of dialogues can be added to the vocabulary.
+      inputs_first: Whether the matrices of the layers have their inputs first in transformers.
     """
 
     name: str
@@ -89,6 +90,7 @@ class ModelFamily(abc.ABC):
     writes_tied = False
     gated = False
     takes_dialogues = False
+    inputs_first = False
 
     # Methods of subclasses
 

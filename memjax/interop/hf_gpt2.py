@@ -34,7 +34,7 @@ class GPT2(ModelFamily):
     name, model_type = "GPT-2", "gpt2"
     prefix, layer, head_parts = "transformer.", "h.0.", ("lm_head.",)
     constants = (".attn.bias", ".attn.masked_bias")  # causal masks, which older files hold
-    takes_dialogues = True
+    takes_dialogues, inputs_first = True, True
     fields = (
         keys.Field("n_embd", 768, "dim"),
         keys.Field("n_layer", 12, "num_layers"),

@@ -7,28 +7,37 @@ An imported run stores everything in the folder that it has no use for in `RUN/h
 tokenizer, heads of other tasks), and an export restores it.
 """
 
+import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from memjax import config
 from memjax.data.added_tokens import read_json_object
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.durable_files import read_json, write_json
-from memjax.interop import folders
+from memjax.interop import folders, peft
 from memjax.interop.families import family_of_run, family_of_weights
 from memjax.interop.family import ModelFamily
+from memjax.interop.parameters import layer_groups
+from memjax.interop.peft import PeftAdapters, adapters_from_peft, adapters_to_peft
+from memjax.interop.state_dicts import dump_entries
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
+from memjax.models.adapters import is_adapter, is_trained_with_adapters, merge_adapters
+from memjax.models.transformer import join_collection, split_collection
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
+from memjax.tasks.interface import make_task
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import Experiment, make_experiment
 from memjax.training.loaded_runs import LoadedCheckpoint, load_arrays
+from memjax.training.named_arrays import flatten
 from memjax.training.runs import (
     TOKENIZER,
     check_tokenizer,
@@ -41,7 +50,7 @@ from memjax.training.tables import Tables
 from memjax.training.train_state import TrainState
 from memjax.training.variables import join_arrays, split_state
 
-__all__ = ["ExportedFolder", "ImportedRun", "export_run", "import_run"]
+__all__ = ["ExportedFolder", "ImportedRun", "export_adapters", "export_run", "import_run"]
 
 KEPT = "huggingface"
 NAMES_FILE, REST_FILE = "names.json", "rest.safetensors"
@@ -97,9 +106,12 @@ class ExportedFolder:
     notes: tuple[str, ...]
 
 
-def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False) -> ImportedRun:
+def import_run(
+    folder: str | Path, path: str | Path, *, dialogues: bool = False, adapters: str | Path | None = None
+) -> ImportedRun:
     """Makes a new run directory `path`, at step 0, from a folder of transformers or a model on the Hugging Face hub,
-    and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a GPT-2.
+    and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a GPT-2. The
+    folder `adapters` holds LoRA adapters of the model, as `peft` saves them.
 
     The run can be used by `memjax generate`, `eval` and `export`, and in `training.init_from`.
 
@@ -110,9 +122,11 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
       path: Path of the run directory, which must not exist.
       dialogues: Whether to add the marks of dialogues (`memjax.data.dialogue`) to the vocabulary of a GPT-2. Their
         initial embeddings are the mean of all entries.
+      adapters: Folder of `peft` with LoRA adapters of the model, which the run then has (`training.lora`). None for no
+        adapters.
 
     Raises:
-      ValueError: A file is missing or incomplete, weights or tokenizer do not fit, or the path exists.
+      ValueError: A file is missing or incomplete, weights, adapters or tokenizer do not fit, or the path exists.
     """
     path = Path(path).expanduser()
     if path.exists():
@@ -122,6 +136,12 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
     types = {name: str(weight.dtype) for name, weight in weights.items()}
     family = family_of_weights(described)
     imported = family.read_model(described, weights, dialogues=dialogues)
+    lora = PeftAdapters(config.LoRA(), {}, {})
+    if adapters is not None:
+        lora = adapters_from_peft(*peft.read_adapters(adapters), family, imported.model, imported.task)
+        plain = family.read_names(weights).plain
+        weights |= {name: lora.saved[plain[name]] for name in weights if plain[name] in lora.saved}
+        imported = family.read_model(described, weights, dialogues=dialogues)
     tokenizer = read_tokenizer(imported.data.tokenizer, folder)
     entries, padding = tokenizer.vocab_size, dict[str, np.ndarray]()
     if "embedding" in imported.params["vocabulary"] and is_padded(described.get("vocab_size", entries), entries):
@@ -134,12 +154,13 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
     settings = config.Config(
         name=path.name, workdir=str(path.parent), task=task, model=imported.model, data=imported.data
     )
+    settings.training.lora = lora.lora
     experiment = make_experiment(settings, tokenizer=tokenizer)
     _check_entries(imported.params["vocabulary"], experiment.model.vocabulary, tokenizer.vocab_size)
     path.mkdir(parents=True)
     try:
         _keep(folder, path / KEPT, types, {**imported.left, **imported.rows, **padding})
-        write_run(path, experiment, imported.params)
+        write_run(path, experiment, add_arrays(imported.params, imported.model, experiment.model, lora.arrays))
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -150,6 +171,21 @@ def import_run(folder: str | Path, path: str | Path, *, dialogues: bool = False)
         padding_rows = f"{rows} rows behind the {entries:,} ids of the tokenizer"
         notes += (f"vocabulary: {padding_rows} are padding, kept for an export",)
     return ImportedRun(settings, count, tokenizer.vocab_size, tuple(sorted(imported.left)), notes)
+
+
+def add_arrays(params: Mapping[str, Any], settings: config.Model, model: Any, arrays: Mapping[str, Any]) -> Any:
+    """Adds arrays by the paths of single layers to imported parameters, and groups the layers as `model` does.
+
+    Args:
+      params: Parameters, grouped as a model of `settings` without adapters.
+      settings: Settings of the model.
+      model: Model with adapters, if there are any.
+      arrays: Path of an array in a single layer -> array.
+    """
+    if not arrays:
+        return params
+    split = flatten(split_collection(params, layer_groups(settings))) | dict(arrays)
+    return join_collection(unflatten_dict(split, sep="/"), model.layer_groups())
 
 
 def is_padded(rows: int, entries: int) -> bool:
@@ -168,7 +204,8 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     can read. Weights above `shard_bytes` get several files. Returns facts about the folder.
 
     Parameters that the architecture in transformers lacks (a memory, the marks of dialogues) are left out, and listed
-    in `memjax_left_out.json` beside the weights.
+    in `memjax_left_out.json` beside the weights. Adapters of the run (`training.lora`) are merged with its matrices, in
+    float32. `export_adapters` writes them alone.
 
     Args:
       run: The run directory.
@@ -179,18 +216,11 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
       ValueError: Transformers has no such model, the run has no checkpoint, or the folder is not empty.
     """
     run, folder = Path(run).expanduser(), Path(folder).expanduser()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ValueError(f"to: {folder} exists and is not empty, allowed: a new or empty folder")
-    settings = load_config(run)
-    family = family_of_kept(run) or family_of_run(settings.model)
-    family.export_config(settings.model, 1, settings.task)  # refuses before anything is read
-    checkpoint, arrays, extra = load_arrays(run)
-    settings = config_after_growth(settings, extra.get("lineage", ()))
-    if (columns := settings.num_columns) > 1:
-        raise ValueError(f"run: given {columns} columns, allowed: a model of one; transformers has none of several")
-    experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))
-    check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
-    model = experiment.model
+    family, checkpoint, experiment, arrays = _open_run(run, folder)
+    if experiment.config.training.lora.rank:
+        arrays = merge_adapters(arrays, experiment.model)
+        experiment = _without_adapters(experiment)
+    settings, model = experiment.config, experiment.model
     params = join_arrays(arrays, model.layer_groups())["params"]
     params = {**params, "vocabulary": _cut(params["vocabulary"], model.vocabulary)}
     task = settings.task if "head" in params else None
@@ -208,25 +238,127 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     taken = {f"params/{path}" for entry in family.entries(settings.model, task) for path in entry.paths}
     left_out = {name: tuple(leaf.shape) for name, leaf in arrays.items() if name not in taken}
     length = settings.model.attention.learned_positions or UNLIMITED
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with _whole_folder(folder) as partial:
         notes = _write_tokenizer(run, partial, experiment.tokenizer, length)
         folders.write_folder(partial, described, weights, shard_bytes=shard_bytes, places=places)
         if ids and not (partial / GENERATION_FILE).exists():
             write_json(partial / GENERATION_FILE, ids)
         if left_out:
             write_json(partial / LEFT_OUT_FILE, {"run": str(run), "step": checkpoint.step, "left_out": left_out})
-        partial.replace(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     parameters = [weight for name, weight in weights.items() if not name.endswith(family.constants)]
     count = sum(weight.size for weight in {id(weight): weight for weight in parameters}.values())
     files = tuple(sorted(file.name for file in folder.iterdir()))
     notes = (*family.differences(settings.model), *notes)
     return ExportedFolder(checkpoint, described["model_type"], count, files, left_out, notes)
+
+
+def export_adapters(run: str | Path, folder: str | Path) -> ExportedFolder:
+    """Writes the LoRA adapters in the newest intact checkpoint of a run to a new folder that the library `peft` can
+    read, without the model that they belong to. Returns facts about the folder.
+
+    Args:
+      run: The run directory.
+      folder: Folder to write to, which must not exist or be empty.
+
+    Raises:
+      ValueError: The run has no adapters, transformers has no such model, or the folder is not empty.
+    """
+    run, folder = Path(run).expanduser(), Path(folder).expanduser()
+    lora = load_config(run).training.lora
+    if not lora.rank:
+        raise ValueError(f"adapters: {run} has none, allowed: a run with training.lora.rank above 0")
+    family, checkpoint, experiment, arrays = _open_run(run, folder)
+    arrays = {name.removeprefix("params/"): np.asarray(array) for name, array in arrays.items()}
+    plain, task = (
+        _without_adapters(experiment),
+        experiment.config.task if any(name.startswith("head/") for name in arrays) else None,
+    )
+    trained = [name for name in arrays if is_trained_with_adapters(name, lora)]
+    adapters = {name: arrays[name] for name in trained if is_adapter(name)}
+    whole, left_out = _trained_tensors(family, plain, arrays, [name for name in trained if name not in adapters], task)
+    described, tensors = adapters_to_peft(adapters, lora, family, experiment.config.model, task, whole)
+    with _whole_folder(folder) as partial:
+        peft.write_adapters(partial, described, tensors)
+    count, files = sum(array.size for array in tensors.values()), tuple(sorted(file.name for file in folder.iterdir()))
+    return ExportedFolder(checkpoint, family.model_type, count, files, left_out, ())
+
+
+class _OpenedRun(NamedTuple):
+    """A run that is exported.
+
+    Attributes:
+      family: Family of its model.
+      checkpoint: Checkpoint that was read.
+      experiment: Experiment with the growth of the checkpoint.
+      arrays: Arrays of the checkpoint by name.
+    """
+
+    family: ModelFamily
+    checkpoint: LoadedCheckpoint
+    experiment: Experiment
+    arrays: dict[str, Any]
+
+
+def _open_run(run: Path, folder: Path) -> _OpenedRun:
+    """Opens a run for an export to a folder.
+
+    Raises:
+      ValueError: Transformers has no such model, the run has no checkpoint, or the folder is not empty.
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ValueError(f"to: {folder} exists and is not empty, allowed: a new or empty folder")
+    settings = load_config(run)
+    family = family_of_kept(run) or family_of_run(settings.model)
+    family.export_config(settings.model, 1, settings.task)  # refuses before anything is read
+    checkpoint, arrays, extra = load_arrays(run)
+    settings = config_after_growth(settings, extra.get("lineage", ()))
+    if (columns := settings.num_columns) > 1:
+        raise ValueError(f"run: given {columns} columns, allowed: a model of one; transformers has none of several")
+    experiment = make_experiment(settings, tokenizer=open_tokenizer(run, extra.get("tokenizer")))
+    check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
+    return _OpenedRun(family, checkpoint, experiment, dict(arrays))
+
+
+def _without_adapters(experiment: Experiment) -> Experiment:
+    """Returns an experiment for the model without adapters."""
+    training = dataclasses.replace(experiment.config.training, lora=config.LoRA())
+    settings = dataclasses.replace(experiment.config, training=training)
+    model = make_task(settings).model(experiment.model.vocabulary.vocab_size)
+    return dataclasses.replace(experiment, config=settings, model=model)
+
+
+@contextlib.contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """Yields a new folder beside `folder`, which takes its place at the end unless an error has been raised."""
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.replace(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _trained_tensors(
+    family: ModelFamily, plain: Experiment, arrays: Mapping[str, np.ndarray], names: Sequence[str], task: Any
+) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
+    """Returns the tensors of transformers for parameters that were trained whole, and the shapes of those without one.
+
+    Args:
+      family: Family of the model.
+      plain: Experiment of the model without adapters.
+      arrays: Arrays of single layers by the paths of parameters.
+      names: Paths of the parameters that were trained whole.
+      task: Task of the model, None without a head.
+    """
+    entries = [e for e in family.entries(plain.config.model, task) if set(e.paths) & set(names)]
+    tree = unflatten_dict(dict(arrays), sep="/")
+    tree["vocabulary"] = _cut(tree["vocabulary"], plain.model.vocabulary)
+    tensors, _ = dump_entries(entries, tree)
+    taken = {path for entry in entries for path in entry.paths}
+    return tensors, {f"params/{name}": arrays[name].shape for name in names if name not in taken}
 
 
 def family_of_kept(run: Path) -> ModelFamily | None:

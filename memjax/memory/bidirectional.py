@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from memjax.axes import named
 from memjax.functional.attention import attention_with_weights
+from memjax.memory.adapters import AdaptableMatrix
 from memjax.memory.interface import LayerMemory
 from memjax.memory.layer_parts import Residual, matrix_init, project, tracked_weights, weight_dropout
 from memjax.settings.ranges import Count, HeadDim
@@ -69,6 +70,13 @@ class BidirectionalAttention(Residual, LayerMemory):
         self.output_bias = self.param("output_bias", named(zeros, "embed"), (self.dim,))
 
     @nn.nowrap
+    def adaptable_matrices(self) -> tuple[AdaptableMatrix, ...]:
+        """Returns the parameters whose matrices can have adapters: those of query, key and value, and of the output."""
+        embed, heads = ((self.dim, "embed"),), ((self.num_heads, "heads"), (self.head_dim, None))
+        inner = AdaptableMatrix("query_key_value", ("query", "key", "value"), embed, heads)
+        return inner, AdaptableMatrix("output", ("output",), heads, embed)
+
+    @nn.nowrap
     def with_attention_tracking(self) -> Any:
         """Returns a copy of this module that also puts its attention weights into `Aux.arrays`."""
         return self.clone(track_attention=True)
@@ -84,11 +92,13 @@ class BidirectionalAttention(Residual, LayerMemory):
     ) -> tuple[Activations, EmptyState, Aux]:
         """Attends to the whole text at once. `mask` is True on real tokens."""
         x = x.astype(self.dtype)
-        inner = project(x, self.query_key_value)  # [batch, length, 3, heads, head_dim]
+        matrices = {"query_key_value": self.query_key_value, "output": self.output}
+        matrices = self.adapt(matrices, deterministic)
+        inner = project(x, matrices["query_key_value"])  # [batch, length, 3, heads, head_dim]
         inner += self.biases.reshape(1, 1, *inner.shape[2:]).astype(inner.dtype)
         visible = None if mask is None else jnp.broadcast_to(mask[:, None, None], (x.shape[0], 1, *[x.shape[1]] * 2))
         queries, keys, values = (inner[:, :, index] for index in range(3))
         dropout = weight_dropout(self, deterministic)
         y, weights = attention_with_weights(queries, keys, values, mask=visible, **dropout)
-        y = project(y, self.output, axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)
+        y = project(y, matrices["output"], axes=2) + self.output_bias.reshape(1, 1, -1).astype(x.dtype)
         return self.add_residual(x, y, deterministic), EmptyState(), tracked_weights(self, weights, visible)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.functional.positions import bucket_bias, relative_distances
+from memjax.memory.adapters import AdaptableMatrix
 from memjax.memory.layer_parts import matrix_init, project_biased
 from memjax.memory.projector import Projector, Runs, Weights, key_places
 
@@ -71,6 +72,12 @@ class BucketProjector(Projector):
             table = named(nn.initializers.normal(0.02), "heads", None)
             weights["position_bias"] = part.param("position_bias", table, (part.num_heads, self.num_buckets))
         return weights
+
+    def adaptable_matrices(self, dim: int, num_heads: int, head_dim: int) -> tuple[AdaptableMatrix, ...]:
+        """Returns the parameters whose matrices can have adapters: `query`, `key`, `value` and `output`."""
+        embed, heads = ((dim, "embed"),), ((num_heads, "heads"), (head_dim, None))
+        inner = (AdaptableMatrix(name, (name,), embed, heads) for name in ("query", "key", "value"))
+        return (*inner, AdaptableMatrix("output", ("output",), heads, embed))
 
     def queries(self, weights: Weights, hidden: Array) -> Array:
         """Projects hidden states to queries, `[batch, length, heads, head_dim]`, of unit length with query-key norm."""

@@ -88,7 +88,7 @@ class HiddenStateAttention(ProjectedAttention):
         """Attends to memory and segment, then appends the segment to the memory."""
         read_mask, mask = mask, self._tokens(broadcast_mask(mask, *x.shape[:2]))
         state = self._reset(state, start_of_document)
-        y, weights = self.apply_norm(x), self._weights(shared)
+        y, weights = self.apply_norm(x), self._weights(shared, deterministic)
         queries, rows = self.projector.queries(weights, y), self.projector.keys_values(weights, y)
         stored_parts, valid = self._slots(state)
         key_facts = self._known_keys(state, mask.shape[1]) if self.track_attention else None
@@ -299,7 +299,7 @@ class HiddenStateAttention(ProjectedAttention):
 
     def _detached_keys_values(self, stored: Array) -> tuple[Array, Array]:
         """Projects stored hidden states with parameters of stopped gradient, and as many heads as queries."""
-        weights = jax.lax.stop_gradient(dict(self.projections))
+        weights = jax.lax.stop_gradient(self.adapt(self.projections, deterministic=True))
         projected = self.projector.keys_values(weights, self._detached_recall(stored))
         keys, values = (repeat_heads(leaf, self.num_heads) for leaf in projected)
         return keys, values

@@ -1,15 +1,24 @@
 """Norms, residual connections, projections and initialisers that the parts of a layer share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from memjax.axes import named
+from memjax.memory.adapters import (
+    ADAPTER,
+    AdaptableMatrix,
+    AdaptedMatrix,
+    Adapter,
+    Adapters,
+    LowRank,
+    LowRanks,
+    multiply,
+)
 from memjax.memory.checks import CheckedModule
 from memjax.settings.checks import require
 from memjax.typing import Activations, Aux
@@ -153,11 +162,13 @@ class Residual(CheckedModule, kw_only=True):
         `make_norm`.
       norm_epsilon: Number added to the variance. None for that of the kind of norm. Passed to `make_norm`.
       residual_scale: Factor of the part's output in the residual stream.
+      adapters: Low-rank adapters of the part's matrices. None for no adapters.
     """
 
     weighted_norms: bool = False
     norm_epsilon: float | None = None
     residual_scale: float = 1.0
+    adapters: Adapters | None = None
 
     def setup(self) -> None:
         options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
@@ -165,6 +176,40 @@ class Residual(CheckedModule, kw_only=True):
         if self.norm == "both":
             self.output_norm = make_norm(self.norm_kind, self.dtype, **options)
         self.drop = nn.Dropout(self.dropout)
+        if self.adapters is not None:
+            for matrix in self.adaptable_matrices():
+                for name in matrix.names:
+                    if name in self.adapters.names:
+                        module = Adapter(matrix.inputs, matrix.outputs, self.adapters.rank)
+                        setattr(self, f"{ADAPTER}_{name}", module)
+
+    @nn.nowrap
+    def adaptable_matrices(self) -> tuple[AdaptableMatrix, ...]:
+        """Returns the parameters of the part whose matrices can have adapters. None by default."""
+        return ()
+
+    def low_ranks(self, path: str, deterministic: bool) -> LowRanks:
+        """Returns the adapters of the matrices in the parameter `path` of the part, without dropout if
+        `deterministic`. Empty if it has none.
+        """
+        names = next((matrix.names for matrix in self.adaptable_matrices() if matrix.path == path), ())
+        adapters = self.adapters
+        if adapters is None or not set(names) & set(adapters.names):
+            return ()
+
+        def low_rank(name: str) -> LowRank:
+            a, b = getattr(self, f"{ADAPTER}_{name}")()
+            key = None if deterministic or not adapters.dropout else self.make_rng("dropout")
+            return LowRank(a, b, key, scale=adapters.scale, dropout=adapters.dropout)
+
+        return tuple(low_rank(name) if name in adapters.names else None for name in names)
+
+    def adapt(self, matrices: Mapping[str, Array], deterministic: bool) -> dict[str, Any]:
+        """Returns the parameters of the part by name, in which those with adapters are an `AdaptedMatrix`."""
+        adapted = {path: self.low_ranks(path, deterministic) for path in matrices}
+        return {
+            path: AdaptedMatrix(matrix, adapted[path]) if adapted[path] else matrix for path, matrix in matrices.items()
+        }
 
     def apply_norm(self, x: Activations) -> Activations:
         """Returns the input of the part's first matrix: the residual stream `x`, normed unless `norm` is 'post' or
@@ -278,22 +323,18 @@ def xavier_init(
     return nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform", in_axis=in_axis, out_axis=out_axis)
 
 
-def project(x: Array, matrix: Array, axes: int = 1) -> Array:
-    """Multiplies the last `axes` axes of `x` with the first `axes` axes of `matrix`, in the dtype of `x`.
+def project(x: Array, matrix: Array | AdaptedMatrix, axes: int = 1) -> Array:
+    """Multiplies the last `axes` axes of `x` with the first `axes` axes of `matrix`, in the dtype of `x`. A matrix with
+    adapters adds their products.
 
     Example:
       >>> project(jnp.ones((2, 3, 4)), jnp.ones((4, 5, 6))).shape
       (2, 3, 5, 6)
     """
-    # One product of two plain matrices: faster on a CPU, forward and backward, than a product with many axes.
-    if not jax.sharding.get_abstract_mesh().empty:  # a merged axis could not be split by heads
-        return jnp.tensordot(x, matrix.astype(x.dtype), axes)
-    inner = int(np.prod(matrix.shape[:axes]))
-    flat = jnp.dot(x.reshape(-1, inner), matrix.reshape(inner, -1).astype(x.dtype))
-    return flat.reshape(*x.shape[: x.ndim - axes], *matrix.shape[axes:])
+    return matrix.multiply(x, axes) if isinstance(matrix, AdaptedMatrix) else multiply(x, matrix, axes)
 
 
-def project_biased(x: Array, matrix: Array, bias: Array | None) -> Array:
+def project_biased(x: Array, matrix: Array | AdaptedMatrix, bias: Array | None) -> Array:
     """Multiplies the last axis of `x`, `[batch, length, in]`, with the first axis of `matrix`, and adds `bias` unless
     it is None.
 

@@ -269,7 +269,7 @@ class MemorizingAttention(ProjectedAttention):
         """Attends to cache, segment and long memory, then writes the segment."""
         batch, length, _ = x.shape
         read_mask, mask = mask, broadcast_mask(mask, batch, length)
-        state, weights = reset(state, start_of_document), self._weights(shared)
+        state, weights = reset(state, start_of_document), self._weights(shared, deterministic)
         queries, segment = self._project(weights, x, mask, state.document_position, deterministic)
         tokens, cache_valid = self._with_cache(state.cache, segment)
         visible = visibility(length, cache_valid, mask, window=self._reach)

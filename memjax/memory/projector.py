@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from memjax.functional.attention import attention_with_weights
+from memjax.memory.adapters import AdaptableMatrix
 from memjax.memory.interface import LayerMemory
 from memjax.memory.layer_parts import Residual, project, project_biased
 from memjax.typing import Activations
@@ -67,6 +68,18 @@ class Projector:
           prefixes: Prefixes of the parameters of further runs of slots (`Runs`).
         """
         raise NotImplementedError(f"declare: given {type(self).__name__}, allowed: a projector that makes parameters")
+
+    def adaptable_matrices(self, dim: int, num_heads: int, head_dim: int) -> tuple[AdaptableMatrix, ...]:
+        """Returns the parameters of the projector whose matrices can have adapters: by default `query`, `key_value` and
+        `output`.
+        """
+        embed = ((dim, "embed"),)
+        heads, key_heads = (((n, "heads"), (head_dim, None)) for n in (num_heads, self.num_key_heads(num_heads)))
+        return (
+            AdaptableMatrix("query", ("query",), embed, heads),
+            AdaptableMatrix("key_value", ("key", "value"), embed, key_heads),
+            AdaptableMatrix("output", ("output",), heads, embed),
+        )
 
     def make_biases(self, num_heads: int, head_dim: int) -> nn.Module | None:
         """Makes the module whose call returns `weights["biases"]`, of which all layers share one with `tied_biases`.
@@ -189,6 +202,11 @@ class ProjectedAttention(Residual, LayerMemory):
             self.biases = self.projector.make_biases(self.num_heads, self.head_dim)
 
     @nn.nowrap
+    def adaptable_matrices(self) -> tuple[AdaptableMatrix, ...]:
+        """Returns the parameters of the projector whose matrices can have adapters."""
+        return self.projector.adaptable_matrices(self.dim, self.num_heads, self.head_dim)
+
+    @nn.nowrap
     def shared_module(self) -> nn.Module | None:
         """Makes the module with the biases that all layers share. None if every layer has its own, or none."""
         return self.projector.make_biases(self.num_heads, self.head_dim) if self.projector.tied_biases else None
@@ -207,12 +225,15 @@ class ProjectedAttention(Residual, LayerMemory):
     def _num_key_heads(self) -> int:
         return self.projector.num_key_heads(self.num_heads)
 
-    def _weights(self, shared: Any) -> dict[str, Any]:
-        """Returns the parameters of the projector, with the biases that layers may share."""
+    def _weights(self, shared: Any, deterministic: bool = True) -> dict[str, Any]:
+        """Returns the parameters of the projector with their adapters, and the biases that layers may share."""
         biases = shared
         if not self.projector.tied_biases:
             biases = None if self.biases is None else self.biases()
-        return {**self.projections, "biases": jax.tree.map(lambda bias: bias.astype(self.dtype), biases)}
+        return {
+            **self.adapt(self.projections, deterministic),
+            "biases": jax.tree.map(lambda bias: bias.astype(self.dtype), biases),
+        }
 
     def _add_output(self, weights: Weights, x: Array, z: Array, deterministic: bool, further: Array | None) -> Array:
         return self.add_residual(x, self.projector.output(weights, z, further), deterministic)

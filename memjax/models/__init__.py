@@ -1,5 +1,6 @@
 """Models with memories: language models, text encoders, encoder-decoders and classifiers, as Linen modules."""
 
+from memjax.models.adapters import *
 from memjax.models.bilstm import *
 from memjax.models.encoder_decoder import *
 from memjax.models.encoder_with_head import *

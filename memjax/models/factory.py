@@ -9,6 +9,7 @@ from memjax import config as settings
 from memjax import memory
 from memjax.config import Config
 from memjax.memory.memformer import HeadAttention, MemformerLayer
+from memjax.models.adapters import add_adapters
 from memjax.models.bilstm import BiLSTM
 from memjax.models.encoder_decoder import DecoderLayer, EncoderDecoder
 from memjax.models.gate import Gate
@@ -344,15 +345,16 @@ def make_memformer(
 def make_model(
     config: Config, vocab_size: int, head: TaskHead | None = None, *, vocab_multiple: int | None = None
 ) -> Model:
-    """Builds the Linen model that a run's configuration describes, or, if it has several columns, a progressive network
-    (`Columns`). `head` is the module of a task's head, None for a model whose answers are tokens.
+    """Builds the Linen model that a run's configuration describes, with the adapters of `training.lora`, or, if it has
+    several columns, a progressive network (`Columns`). `head` is the module of a task's head, None for a model whose
+    answers are tokens.
 
     See `make_column` for the arguments.
     """
     number = config.num_columns
     options: dict[str, Any] = {"vocab_multiple": vocab_multiple}
     if number == 1:
-        return make_column(config, vocab_size, head, **options)
+        return add_adapters(make_column(config, vocab_size, head, **options), config.training.lora)
     model = config.model
     layers = len(model.widths) if model.reads in ("vectors", "bags") else model.num_layers
     options["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))

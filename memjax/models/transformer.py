@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from memjax.axes import constrain, named
+from memjax.memory.adapters import AdaptableMatrix, add_low_ranks
 from memjax.memory.interface import LayerMemory, LayerState, Memory, StackState, StatelessMemory
 from memjax.memory.layer_parts import (
     ACTIVATIONS,
@@ -97,14 +98,28 @@ class FeedForwardLayer(Residual, StatelessMemory):
     def _dense(self, x: Array, deterministic: bool) -> Array:
         """Applies the two matrices with the activation between them."""
         # Products of plain matrices: a CPU runs them faster than products with a batch and a length axis.
-        y = self.wide(x.reshape(-1, self.dim))
+        flat = x.reshape(-1, self.dim)
+        y = add_low_ranks(self.wide(flat), flat, self.low_ranks("wide/kernel", deterministic))
         if gated := GATED_ACTIVATIONS.get(self.activation):
             gate, y = jnp.split(y, 2, axis=-1)
             y = ACTIVATIONS[gated](gate) * y
         else:
             y = ACTIVATIONS[self.activation](y)  # type: ignore[index]  # not a gated one
         y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
-        return self.narrow(y).reshape(x.shape)
+        return add_low_ranks(self.narrow(y), y, self.low_ranks("narrow/kernel", deterministic)).reshape(x.shape)
+
+    @nn.nowrap
+    def adaptable_matrices(self) -> tuple[AdaptableMatrix, ...]:
+        """Returns the parameters whose matrices can have adapters: `wide`, or `gate` and `up` where the hidden layer is
+        gated, and `narrow`. None if a memory replaces them.
+        """
+        if not self.dense_scale:
+            return ()
+        embed, hidden = ((self.dim, "embed"),), ((self.hidden_dim, "mlp"),)
+        wide = ("gate", "up") if self.activation in GATED_ACTIVATIONS else ("wide",)
+        return AdaptableMatrix("wide/kernel", wide, embed, hidden), AdaptableMatrix(
+            "narrow/kernel", ("narrow",), hidden, embed
+        )
 
     @nn.nowrap
     def replaced_parameter_names(self) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def advise(config: Config, facts: Mapping[str, Any]) -> list[Suggestion]:
     """
     parts, training = facts["parts"], facts["what"] == "train"
     parameters = parts.get("parameters", 0)
-    gradients = parameters if training else 0
+    gradients = parameters * facts["trained"] // facts["parameters"] if training else 0
     now = _StepSizes(
         config=config,
         training=training,

@@ -21,10 +21,12 @@ import jax
 
 from memjax.config import Config
 from memjax.data.opening import vocab_size_from_settings
+from memjax.models.adapters import count_trained
 from memjax.planning.buffers import MemoryUse, largest_temporaries, parse_memory
 from memjax.planning.hlo import collectives, hbm_bytes, parse_hlo
 from memjax.planning.programs import EpisodicMemoryBytes, PerRowParameterCopies, Program, What, itemsize, make_programs
 from memjax.planning.topologies import GIB, Topology, parse_topology
+from memjax.settings.lora import LoRA
 from memjax.settings.overrides import apply_overrides
 from memjax.settings.pointers import import_files, import_kinds
 from memjax.training.costs import jaxpr_flops
@@ -48,6 +50,7 @@ class Measurement:
       program: Name of the step: a kind of update or a part of one, `adapt`, `eval` or `decode`.
       mesh: Axis of the mesh -> number of devices along it.
       parameters: Number of parameters of the model, without padding of its vocabulary.
+      trained: Number of parameters that training changes.
       tokens: Number of tokens that one execution reads.
       fits: Whether the program fits into the memory of a device.
       memory: Bytes by kind (`memjax.planning.buffers.MemoryUse`) and their `total`. None if the compiler gave up early.
@@ -75,6 +78,7 @@ class Measurement:
     program: str
     mesh: dict[str, int]
     parameters: int
+    trained: int
     tokens: int
     fits: bool
     memory: dict[str, int] | None
@@ -123,7 +127,8 @@ def measure(
             outcome = _compile(traced.lower())
         flops, model_flops = _count_flops(config, what, name, vocab_size, layout, traced)
         seconds = time.perf_counter() - start
-        measurement = _collect(name, program, layout, topology, outcome, flops, model_flops, seconds)
+        lora = config.training.lora
+        measurement = _collect(name, program, lora, layout, topology, outcome, flops, model_flops, seconds)
         if program.copies is not None:
             measurement = _add_copies(measurement, program.copies, config, what, vocab_size, topology, widest=widest)
         yield measurement
@@ -321,6 +326,7 @@ def out_of_memory(message: str) -> _Outcome | None:
 def _collect(
     name: str,
     program: Program,
+    lora: LoRA,
     layout: Layout,
     topology: Topology,
     outcome: _Outcome,
@@ -340,10 +346,12 @@ def _collect(
     parts, arguments = _arguments(program)
     shapes = next(iter(program.arguments.values()))
     variables = model_variables(shapes) if isinstance(shapes, TrainState) else shapes
+    parameters = count_parameters([variables.get(name, {}) for name in ("params", "tables")]) - program.padding
     return Measurement(
         program=name,
         mesh=dict(layout.mesh.shape),
-        parameters=count_parameters([variables.get(name, {}) for name in ("params", "tables")]) - program.padding,
+        parameters=parameters,
+        trained=count_trained(variables.get("params", {}), lora) if lora.rank else parameters,
         tokens=program.tokens,
         fits=not outcome.required,
         memory=None if memory is None else {**dataclasses.asdict(memory), "total": memory.total},

@@ -225,7 +225,7 @@ def full_table(facts: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """
     mesh = " x ".join(f"{axis} {size}" for axis, size in facts["mesh"].items())
     rows = [
-        ["parameters", f"{facts['parameters']:,}", ""],
+        ["parameters", f"{facts['parameters']:,}", _trained(facts)],
         ["tokens a step", f"{facts['tokens']:,}", f"{facts['rows']} rows on {facts['devices']} devices, {mesh}"],
         *_memory_rows(facts),
         [
@@ -318,6 +318,11 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], stream: An
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     for row in [header, *rows]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), file=stream)
+
+
+def _trained(facts: Mapping[str, Any]) -> str:
+    """Describes how many of the parameters are trained, '' for all."""
+    return "" if facts["trained"] == facts["parameters"] else f"{facts['trained']:,} of them trained"
 
 
 def _memory_rows(facts: Mapping[str, Any]) -> list[list[str]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.checks import Settings, require
+from memjax.settings.lora import LoRA
 from memjax.settings.ranges import Count, Decay, Number, Positive, Seed, Share, zero_or_more
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ class Training(Settings):
     everything. It needs `model.scan_layers` False, because scanned layers are one array"""
     frozen_parameters: tuple[str, ...] = ()
     """parts of the paths of parameters and tables that are not trained, such as feed_forward/memory/"""
+    lora: LoRA = field(default_factory=LoRA)
+    """low-rank adapters, which are trained instead of the whole model"""
     clip_norm: Annotated[float, zero_or_more("off")] = 1.0
     """maximum of the global gradient norm, to which larger gradients are scaled; 0 = no clipping"""
     seed: Seed = 0

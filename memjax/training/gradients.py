@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from memjax.memory.interface import save_state, state_axes
 from memjax.training.objective import Objective
+from memjax.training.optimizers import map_paths
 from memjax.training.segment_loop import Rematerialize, add_segments, loss_over_segments, segment_keys
 from memjax.training.tables import make_gradient_sinks
 from memjax.training.train_state import TrainState, count_tokens, loss_variables, named_losses, take_first
@@ -63,6 +64,7 @@ def compute_gradients(
     rematerialize: Rematerialize = "none",
     segments_per_checkpoint: int = 0,
     segments_without_gradient: int = 0,
+    is_frozen: Callable[[str], bool] | None = None,
 ) -> tuple[TrainState, Gradients]:
     """Computes the objective of a batch and its gradients, the first half of a training step. Returns the unchanged
     train state and the `Gradients`. `accumulate` is a number of row groups, computed one after the other.
@@ -80,6 +82,8 @@ def compute_gradients(
       segments_per_checkpoint: Segments between two checkpoints of the backward pass. See `loss_over_segments`.
       segments_without_gradient: Number of first segments of the batch that only write the memory. They cost a forward
         pass, their losses do not count, and no gradient flows through the entries that they wrote.
+      is_frozen: Function from the path of a parameter to whether no gradient is computed for it. Its gradient is then
+        0. None computes those of all parameters, also of those that the optimiser does not change.
 
     Returns:
       The train state, unchanged, to pass to `apply_gradients`, and the gradients.
@@ -115,13 +119,14 @@ def compute_gradients(
     group = _RowGroupObjective(objective, state, keys, accumulate, without, over_segments)
     memories = _split_rows(memory, accumulate, state_axes(memory))
     batches = _split_rows(batch, accumulate, jax.tree.map(lambda leaf: 1, batch))
-    trained = (state.params, _make_sinks(objective.loss, state, memories, batches, keys[without:]))
+    sinks = _make_sinks(objective.loss, state, memories, batches, keys[without:])
+    trained = (_leave_out(state.params, is_frozen), sinks)
     value, gradients, written, batch_stats, nll, aux = (
         _gradients_by_row_groups if accumulate > 1 else _gradients_of_all_rows
     )(group, trained, memories, batches)
     result = Gradients(
         objective=value,
-        params=gradients[0],
+        params=_fill(gradients[0], jax.tree.map(jnp.zeros_like, state.params)) if is_frozen else gradients[0],
         sinks=gradients[1],
         memory=None if has_separate_memory else _join_rows(written, memory),
         saved=saved,
@@ -158,7 +163,7 @@ class _RowGroupObjective:
         self, trained: Any, memory: Any, batch_stats: Any, group: Batch, index: Any
     ) -> tuple[Any, Any, WeightedSum, Aux]:
         """Runs all segments of row group `index` and returns `(memory, batch_stats, nll, aux)`."""
-        params, sinks = trained
+        params, sinks = _fill(trained[0], self.state.params), trained[1]
 
         def step(params: Any, carry: tuple[Any, Any], segment: Any) -> Any:
             batch, key, sink = segment
@@ -227,10 +232,26 @@ def _gradients_by_row_groups(group: _RowGroupObjective, trained: Any, memories: 
         )
         return (jax.tree.map(jnp.add, gradients, more), batch_stats), (total, sinks, memory, nll, aux)
 
-    start = (jax.tree.map(jnp.zeros_like, state.params), state.batch_stats)
+    start = (jax.tree.map(jnp.zeros_like, trained[0]), state.batch_stats)
     (gradients, batch_stats), (totals, sinks, memory, nll, aux) = jax.lax.scan(body, start, groups)
     nll, aux = add_segments((nll, aux))
     return jnp.sum(totals), (gradients, sinks), memory, batch_stats, nll, aux
+
+
+def _leave_out(params: Any, is_frozen: Callable[[str], bool] | None) -> Any:
+    """Returns the parameters with None in place of the frozen ones, so that nothing is differentiated by them."""
+    if is_frozen is None:
+        return params
+    return jax.tree.map(lambda leaf, frozen: None if frozen else leaf, params, map_paths(is_frozen, params))
+
+
+def _fill(trained: Any, params: Any) -> Any:
+    """Returns a tree like `params`, with the leaves of `trained` where that has one, and those of `params` where it has
+    None.
+    """
+    return jax.tree.map(
+        lambda leaf, other: other if leaf is None else leaf, trained, params, is_leaf=lambda leaf: leaf is None
+    )
 
 
 def _make_sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, keys: Array) -> Any:

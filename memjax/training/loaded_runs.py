@@ -81,6 +81,7 @@ def start_from(config: Config, run: Path | str) -> Config:
     segment length and the parameters of the run in the directory `run`.
 
     The task and the protocol of documents are those of the run, too, where both are of texts, as for masked tokens.
+    Adapters of the run (`training.lora`) go on, unless `config` has some of its own.
 
     Args:
       config: Configuration with the new data, the task, the method and the training.
@@ -94,7 +95,8 @@ def start_from(config: Config, run: Path | str) -> Config:
     if trained.data.source.content_types[0] == config.data.source.content_types[0] == "texts":
         fields["protocol"], task = trained.data.protocol, trained.task
     data = dataclasses.replace(config.data, **fields)
-    training = dataclasses.replace(config.training, init_from=str(run))
+    lora = config.training.lora if config.training.lora.rank else trained.training.lora
+    training = dataclasses.replace(config.training, init_from=str(run), lora=lora)
     return dataclasses.replace(config, model=trained.model, data=data, task=task, training=training)
 
 

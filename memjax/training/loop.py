@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.batch_iterator import restart_with_rows
+from memjax.models.adapters import count_trained, is_adapter
 from memjax.settings.checks import warnings
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.divergence import describe_divergence, divergence_limit, final_divergence, has_diverged
@@ -247,7 +248,7 @@ class _RunLoop:
         The state comes from the newest checkpoint, otherwise from `training.init_from`, otherwise it is new.
         """
         record, training, rows = self.record, self.config.training, self.config.data.batch_size
-        check_frozen(training.frozen_parameters, self.compiled.shapes)
+        check_frozen(training, self.compiled.shapes)
         without = ("memory/", "restart") if record.reset_memory else ()
         # Earlier versions had other metrics in the totals.
         restored, notes = record.checkpoints.restore(self._expected_shapes, without, anew=("totals/",)), list[str]()
@@ -270,14 +271,17 @@ class _RunLoop:
             if training.init_from:
                 start = {"reinitialized": anew, "report": notes.append, "config": self.config}
                 values, new = init_from(training.init_from, values, self.learner.model, **start)
-                notes.append(f"new parameters: {', '.join(new)}" if new else "no new parameters")
+                others = [name for name in new if not is_adapter(name)]
+                listed = others if len(others) == len(new) else [f"{len(new) - len(others)} of adapters", *others]
+                notes.append(f"new parameters: {', '.join(listed)}" if new else "no new parameters")
             state = self.compiled.init(values)
         if self.position.phase == "steps":  # errors are raised before anything is written
             self.stream = self.stages[self.position.stage].open_stream(state, self.position.stream)
         record.start_attempt(self.position, None if restored is None else restored.extra)
         self.sizes = self._sizes(state)
+        trained = f" ({self.sizes['trained']:,} trained)" if "trained" in self.sizes else ""
         text = (
-            f"{record.path}: {self.sizes['parameters']:,} parameters, "
+            f"{record.path}: {self.sizes['parameters']:,} parameters{trained}, "
             f"{self.sizes['memory_bytes']:,} bytes of memory a row, "
             f"{record.steps} steps of {rows} x {training.segments_per_update} x "
             f"{self.config.data.segment_length} tokens; compiling the training step"
@@ -291,8 +295,13 @@ class _RunLoop:
         return state
 
     def _sizes(self, state: TrainState) -> dict[str, int]:
-        """Returns the number of parameters and the bytes of memory per row of the current model, by name."""
+        """Returns the number of parameters and the bytes of memory per row of the current model, by name. With adapters
+        also the number of `trained` parameters.
+        """
+        lora = self.config.training.lora
+        trained = {"trained": count_trained(state.params, lora)} if lora.rank else {}
         return {
+            **trained,
             "parameters": count_parameters((state.params, state.tables.values)) - self.learner.model.padding(),
             "memory_bytes": count_bytes(state.memory) // self.config.data.batch_size,
         }

@@ -16,7 +16,7 @@ from memjax.training.optimizers import is_named
 from memjax.training.train_state import init_variables
 from memjax.training.variables import COLLECTIONS, name_arrays
 
-PARTS = ("model", "task", "data.tokenizer", "data.segment_length")
+PARTS = ("model", "task", "data.tokenizer", "data.segment_length", "training.lora")
 """Parts of a configuration that decide the shapes of the parameters"""
 VOCABULARY = "params/vocabulary/embedding"
 """Name of the parameters that depend on the tokenizer"""

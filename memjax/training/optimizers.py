@@ -273,25 +273,21 @@ def scale_updates(names: Collection[str], factor: float) -> optax.GradientTransf
 
 
 def freeze_parameters(
-    rule: optax.GradientTransformation, names: Collection[str], beginnings: tuple[str, ...] = ()
+    rule: optax.GradientTransformation, is_frozen: Callable[[str], bool]
 ) -> optax.GradientTransformation:
-    """Restricts an optimiser (`rule`) to the parameters that are not frozen. A parameter is frozen if its path contains
-    one of `names` or begins with one of `beginnings`.
+    """Restricts an optimiser (`rule`) to the parameters that are not frozen. `is_frozen(path)` says of the path of a
+    parameter, with `/` between its parts, whether it is frozen.
 
     Frozen parameters keep their values bit for bit. They have no weight decay and no moments, do not count in the
     gradient norm, and are hidden from the gradient transformations in `rule`, also in `ReferenceGradients`.
 
     Args:
       rule: Optimiser of the parameters that are not frozen.
-      names: Parts of paths, such as `feed_forward/memory/`. A parameter is frozen if its path contains one of them.
-      beginnings: Beginnings of paths. A parameter is frozen if its path begins with one of them.
+      is_frozen: Function from the path of a parameter, such as `stack/layers_3/keys`, to whether it is frozen.
     """
 
     def labels(params: Any) -> Any:
-        path_name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
-        is_frozen = lambda name: is_named(name, names) or name.startswith(beginnings)
-        label = lambda path, _: "frozen" if is_frozen(path_name(path)) else "trained"
-        return jax.tree_util.tree_map_with_path(label, params)
+        return jax.tree.map(lambda frozen: "frozen" if frozen else "trained", map_paths(is_frozen, params))
 
     split: Any = optax.multi_transform({"trained": rule, "frozen": optax.set_to_zero()}, labels)
 
@@ -318,6 +314,18 @@ def _trained_part(reference: ReferenceGradients, labels: Any, updates: Any) -> R
         weighted_gradient=lambda weights: select(reference.weighted_gradient(weights)),
         gradients=lambda: select(reference.gradients()),
     )
+
+
+def map_paths(function: Callable[[str], Any], tree: Any) -> Any:
+    """Applies a function to the path of every leaf of a tree, with `/` between its parts, and returns the tree of its
+    results.
+
+    Example:
+      >>> map_paths(str.upper, {"stack": {"keys": 1}})
+      {'stack': {'keys': 'STACK/KEYS'}}
+    """
+    path_name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
+    return jax.tree_util.tree_map_with_path(lambda path, _: function(path_name(path)), tree)
 
 
 def is_named(path: str, names: Collection[str]) -> bool:

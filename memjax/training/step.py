@@ -81,8 +81,8 @@ def make_train_step(
       after_update: Function that computes the next `TrainState.method`. None leaves it unchanged. See
         `apply_gradients`.
       jit: Whether to jit the step. False returns the plain function.
-      **segments: Arguments `accumulate`, `rematerialize`, `segments_per_checkpoint` and `segments_without_gradient` of
-        `compute_gradients`.
+      **segments: Arguments `accumulate`, `rematerialize`, `segments_per_checkpoint`, `segments_without_gradient` and
+        `is_frozen` of `compute_gradients`.
 
     Raises:
       ValueError: When the step is traced: `accumulate` does not divide the number of rows, a loss has no coefficient,

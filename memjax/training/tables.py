@@ -17,7 +17,7 @@ size of all rows that a step reads is ever made.
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +26,6 @@ from jaxtyping import Array, Bool, Int
 
 from memjax.axes import MODEL
 from memjax.functional.table_rows import Split, gradient_of_rows, update_rows
-from memjax.training.optimizers import is_named
 from memjax.typing import tree_dataclass
 
 __all__ = ["TableOptimizer", "Tables", "TouchedRows", "sparse_sgd", "table_adam"]
@@ -166,14 +165,14 @@ def table_adam(
     return TableOptimizer(init, update)
 
 
-def freeze_tables(optimizer: TableOptimizer, names: Collection[str]) -> TableOptimizer:
-    """Restricts an optimiser to the tables that are not frozen. A table is frozen if its path contains one of `names`.
-    The moments of frozen tables are still updated.
+def freeze_tables(optimizer: TableOptimizer, is_frozen: Callable[[str], bool]) -> TableOptimizer:
+    """Restricts an optimiser to the tables that are not frozen. `is_frozen(path)` says of the path of a table, with `/`
+    between its parts, whether it is. The moments of frozen tables are still updated.
     """
 
     def update(values: Any, moments: Any, touched: Mapping[Path, TouchedRows], **options: Any) -> tuple[Any, Any]:
         new, moments = optimizer.update(values, moments, touched, **options)
-        select = lambda path, old, changed: old if is_named("/".join(path), names) else changed
+        select = lambda path, old, changed: old if is_frozen("/".join(path)) else changed
         return map_tables(select, values, new), moments
 
     return TableOptimizer(optimizer.init, update)

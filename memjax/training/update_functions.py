@@ -9,6 +9,7 @@ import optax
 
 from memjax import config as configs
 from memjax.config import Config
+from memjax.models.adapters import is_part, is_trained_with_adapters
 from memjax.training import optimizers
 from memjax.training.named_arrays import flatten
 from memjax.training.objective import OVER_LAYERS, Objective, model_loss
@@ -97,12 +98,13 @@ def make_update_functions(
         raise ValueError(
             f"training.gradient_accumulation_steps: given {training.gradient_accumulation_steps}, allowed: {allowed}"
         )
-    optimizer, tables = make_optimizer(config, model, transformations), make_table_optimizer(config)
+    optimizer, tables = make_optimizer(config, model, transformations), make_table_optimizer(config, model)
     segments = {
         "accumulate": training.num_microbatches,
         "rematerialize": training.remat,
         "segments_per_checkpoint": training.segments_per_remat,
         "segments_without_gradient": training.burn_in_segments,
+        "is_frozen": make_is_frozen(training, model) if training.lora.rank else None,
     }
     step = make_train_step(loss, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
     finish = functools.partial(finish_window, optimizer=optimizer) if training.gradient_accumulation_steps > 1 else None
@@ -139,29 +141,44 @@ def make_optimizer(
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         transformations=transformations,
     )
+    is_frozen = make_is_frozen(training, model)
+    return optimizers.freeze_parameters(rule, is_frozen) if is_frozen else rule
+
+
+def make_is_frozen(training: configs.Training, model: Any) -> Callable[[str], bool] | None:
+    """Makes a function that says of the path of a parameter of the model whether it is frozen, from the settings of
+    training. None where the whole model is trained.
+    """
+    names, lora = training.frozen_parameters, training.lora
     below = () if training.num_trainable_layers is None else model.parameters_below(training.num_trainable_layers)
-    return (
-        optimizers.freeze_parameters(rule, training.frozen_parameters, below)
-        if training.frozen_parameters or below
-        else rule
-    )
+    if not (names or below or lora.rank):
+        return None
+
+    def is_frozen(path: str) -> bool:
+        if lora.rank and not is_trained_with_adapters(path, lora):
+            return True
+        return optimizers.is_named(path, names) or path.startswith(below)
+
+    return is_frozen
 
 
-def make_table_optimizer(config: Config) -> TableOptimizer:
+def make_table_optimizer(config: Config, model: Any) -> TableOptimizer:
     """Makes the optimiser of value tables, which also counts how often each slot is used."""
     rule = dataclasses.asdict(config.training.value_table_optimizer)
     schedule = optimizers.make_schedule(rule.pop("learning_rate"), steps=1, decay="constant")
     adam = table_adam(schedule, **rule, split=config.sharding.split_tables_by)
-    return count_usage(freeze_tables(adam, config.training.frozen_parameters))
+    is_frozen = make_is_frozen(config.training, model)
+    return count_usage(freeze_tables(adam, is_frozen) if is_frozen else adam)
 
 
-def check_frozen(names: Sequence[str], state: TrainState) -> None:
-    """Raises `ValueError` if a name in `training.frozen_parameters` matches no parameter or value table of a train
-    state.
+def check_frozen(training: configs.Training, state: TrainState) -> None:
+    """Raises `ValueError` if a name in `training.frozen_parameters` or `training.lora.fully_trained` matches no
+    parameter or value table of a train state.
     """
     paths = [*flatten(state.params), *flatten(state.tables.values)]
-    for name in names:
-        if not any(optimizers.is_named(path, [name]) for path in paths):
-            raise ValueError(
-                f"training.frozen_parameters: given {name!r}, allowed: a part of a parameter's path, as {paths[0]}"
-            )
+    frozen = {name: any(optimizers.is_named(path, [name]) for path in paths) for name in training.frozen_parameters}
+    trained = {name: any(is_part(name, path) for path in paths) for name in training.lora.fully_trained}
+    for field, names in (("frozen_parameters", frozen), ("lora.fully_trained", trained)):
+        for name, is_there in names.items():
+            allowed = f"a part of a parameter's path, as {paths[0]}"
+            configs.require(is_there, f"training.{field}", name, allowed)

@@ -181,6 +181,8 @@ def facts_of(**changes) -> dict:
         "model_flops": 6e12,
         "hbm_bytes": 10**9,
         "collectives": [{"sent_bytes": 1e8}, {"sent_bytes": 1e8}],
+        "parameters": 1,
+        "trained": 1,
         "parts": {"parameters": GIB, "optimizer": 2 * GIB, "memory": 4 * GIB, "batch": 0},
     }
     return facts | changes

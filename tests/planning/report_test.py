@@ -57,6 +57,7 @@ def facts(value: str = "", *, fits: bool = True) -> dict:
         "rematerialize": "none",
         "mesh": {"data": 4, "fsdp": 1, "model": 1},
         "parameters": 1234567,
+        "trained": 1234567,
         "tokens": 32,
         "fits": fits,
         "memory": memory,

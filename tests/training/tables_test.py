@@ -56,7 +56,7 @@ def test_a_frozen_table_stays():
     rows = TouchedRows(jnp.array([[1], [3]]), jnp.ones((2, 1)), jnp.ones((2, DIM)))
     both = {"first": {"values": jnp.zeros((ROWS, DIM))}, "second": {"values": jnp.zeros((ROWS, DIM))}}
     touched = {(name, "values"): rows for name in both}
-    optimizer = freeze_tables(sparse_sgd(lambda step: 0.5), ["first/"])
+    optimizer = freeze_tables(sparse_sgd(lambda step: 0.5), lambda path: "first/" in path)
     update = jax.jit(lambda both, ok: optimizer.update(both, {}, touched, step=jnp.int32(0), ok=ok)[0])
     new = update(both, True)
     assert (new["first"]["values"] == 0).all()
