@@ -17,7 +17,7 @@ from memjax.lifelong.host_memory import HostMemory
 from memjax.lifelong.policies import reservoir_policy
 from memjax.memory.checks import CheckedModule, _field_hints
 from memjax.models import make_language_model
-from memjax.models.transformer import FeedForwardLayer
+from memjax.models.feed_forward import FeedForwardLayer
 from memjax.typing import Batch, EmptyState
 from tests.contract.cases import CASES
 from tests.contract.harness import DIM, LENGTH, ROWS, Run, assert_identical

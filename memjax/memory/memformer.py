@@ -142,7 +142,7 @@ class MemformerLayer(CheckedModule):
 
     Attributes:
       attention: Self-attention over the segment, in both directions.
-      feed_forward: Feed-forward part, which owns its norm and residual (`memjax.models.transformer.FeedForwardLayer`).
+      feed_forward: Feed-forward part, which owns its norm and residual (`memjax.models.feed_forward.FeedForwardLayer`).
       reader: Attention over the slots. None for a layer without memory.
       dropout: Dropout rate after each attention.
       norm_kind: Kind of norm: 'layer' or 'rms'.
@@ -251,7 +251,7 @@ class MemformerEncoder(StackMemory):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> from memjax.models.transformer import FeedForwardLayer
+      >>> from memjax.models.feed_forward import FeedForwardLayer
       >>> heads = [HeadAttention(dim=8, num_heads=2, head_dim=4) for _ in range(2)]
       >>> layer = MemformerLayer(heads[0], FeedForwardLayer(8, 16), heads[1])
       >>> memory, x = MemformerEncoder((layer,), dim=8, num_slots=3, num_heads=2), jnp.ones((1, 4, 8))

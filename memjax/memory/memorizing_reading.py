@@ -126,12 +126,12 @@ def read_shards(queries: Array, memory: KeyValueMemory, number: int, **options: 
 
 
 def retrieval_arrays(
-    queries: Array, keys: Array, ids: Array, real: Array, scale: Array | None, memory: KeyValueMemory
+    queries: Array, keys: Array, ids: Array, real: Array, scale: Array | float | None, memory: KeyValueMemory
 ) -> dict[str, Array]:
     """Returns the document positions of neighbours and their softmax weights by name, for analysis. `keys` are those of
     the neighbours, `ids` their slots in `memory`, `real` marks those that exist.
     """
-    factor = queries.shape[-1] ** -0.5 if scale is None else scale[None, :, None, None]
+    factor = jnp.reshape(queries.shape[-1] ** -0.5 if scale is None else scale, (1, -1, 1, 1))
     shares = masked_softmax(jnp.einsum("blhd,bhlkd->bhlk", queries, keys) * factor, real)
     positions = jax.vmap(lambda row, slots: row[slots])(memory.positions, ids)
     return {"neighbor_positions": jnp.where(real, positions, -1), "neighbor_weights": shares}
@@ -143,7 +143,7 @@ def attention_shares(
     local: LocalAttention,
     segment: TokenProjections,
     near: Neighbors | None,
-    scale: Array | None,
+    scale: Array | float | None,
     merged: tuple[Array, Array] | None,
 ) -> Aux:
     """Returns an `Aux` with the share of every key in the output: of the neighbours, then of cache and segment.
@@ -155,7 +155,7 @@ def attention_shares(
       local: Attention to cache and segment.
       segment: Keys and values of the segment, with document positions where there are neighbours.
       near: Neighbours with their document positions. None without a long memory.
-      scale: Factor of the scores for every head. None for `head_dim ** -0.5`.
+      scale: Factor of the scores, one number or one for every head. None for `head_dim ** -0.5`.
       merged: Shares of memory and of local attention, each `[#batch, #heads, 1, 1]`. None for one softmax over both.
     """
     wide, length = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[1]

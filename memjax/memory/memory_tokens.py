@@ -88,7 +88,7 @@ class MemoryTokenEncoder(StackMemory):
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from memjax.memory.cross_attention import CrossAttention
-      >>> from memjax.models.transformer import FeedForwardLayer
+      >>> from memjax.models.feed_forward import FeedForwardLayer
       >>> attention = CrossAttention(dim=8, num_heads=2, head_dim=4, norm="post")
       >>> layer = EncoderLayer(attention, FeedForwardLayer(8, 16, norm="post"))
       >>> memory, x = MemoryTokenEncoder((layer,), dim=8, num_tokens=2), jnp.ones((1, 4, 8))

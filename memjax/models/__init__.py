@@ -6,6 +6,7 @@ from memjax.models.encoder_decoder import *
 from memjax.models.encoder_with_head import *
 from memjax.models.factory import *
 from memjax.models.feature_taps import *
+from memjax.models.feed_forward import *
 from memjax.models.language_model import *
 from memjax.models.memformer import *
 from memjax.models.perceptron import *

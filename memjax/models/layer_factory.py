@@ -13,7 +13,8 @@ from memjax import config as settings
 from memjax import memory
 from memjax.axes import MODEL
 from memjax.functional import rotary
-from memjax.models.transformer import FeedForwardLayer, Layer, NoFeedForward, Stack
+from memjax.models.feed_forward import FeedForwardLayer, NoFeedForward
+from memjax.models.transformer import Layer, Stack
 
 
 def make_stack(

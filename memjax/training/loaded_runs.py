@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax.config import Config, Training
+from memjax.models.adapters import is_adapter
 from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.compiled_learner import CompiledLearner
@@ -22,6 +23,17 @@ from memjax.training.stages import Learner, Position, unadapted_variables
 from memjax.training.variables import COLLECTIONS, fit_variables, join_arrays, name_arrays
 
 __all__ = ["LoadedCheckpoint", "LoadedRun", "init_from", "load_run", "start_from"]
+
+
+def describe_new_parameters(names: Sequence[str]) -> str:
+    """Returns a line about the parameters that keep their initial values in a run that begins with those of another.
+
+    Args:
+      names: Names of the parameters. Those of adapters are counted instead of listed.
+    """
+    others = [name for name in names if not is_adapter(name)]
+    adapters = [f"{len(names) - len(others)} of adapters"] if len(others) < len(names) else []
+    return f"new parameters: {', '.join([*adapters, *others])}" if names else "no new parameters"
 
 
 def init_from(

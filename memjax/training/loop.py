@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.data.batch_iterator import restart_with_rows
-from memjax.models.adapters import count_trained, is_adapter
+from memjax.models.adapters import count_trained
 from memjax.settings.checks import warnings
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.divergence import describe_divergence, divergence_limit, final_divergence, has_diverged
 from memjax.training.evaluation import EvaluationInterrupted
 from memjax.training.extension import describe_extension
-from memjax.training.loaded_runs import init_from
+from memjax.training.loaded_runs import describe_new_parameters, init_from
 from memjax.training.metrics import count_bytes, count_parameters
 from memjax.training.optimizers import count_applied_steps
 from memjax.training.profiles import Profile, Steps
@@ -271,9 +271,7 @@ class _RunLoop:
             if training.init_from:
                 start = {"reinitialized": anew, "report": notes.append, "config": self.config}
                 values, new = init_from(training.init_from, values, self.learner.model, **start)
-                others = [name for name in new if not is_adapter(name)]
-                listed = others if len(others) == len(new) else [f"{len(new) - len(others)} of adapters", *others]
-                notes.append(f"new parameters: {', '.join(listed)}" if new else "no new parameters")
+                notes.append(describe_new_parameters(new))
             state = self.compiled.init(values)
         if self.position.phase == "steps":  # errors are raised before anything is written
             self.stream = self.stages[self.position.stage].open_stream(state, self.position.stream)

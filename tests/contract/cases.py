@@ -27,7 +27,8 @@ from memjax.memory.spalm import SpalmMemory
 from memjax.memory.t2r import T2RAttention
 from memjax.memory.transformer_xl import TransformerXLAttention, TransformerXLProjector
 from memjax.models.factory import make_language_model
-from memjax.models.transformer import FeedForwardLayer, Layer, Stack
+from memjax.models.feed_forward import FeedForwardLayer
+from memjax.models.transformer import Layer, Stack
 from tests.contract.harness import DIM, LENGTH, SOURCE, Case, Fifo
 from tests.contract.outputs import AtOutput
 from tests.contract.toys import (

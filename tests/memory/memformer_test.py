@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from memjax.memory.memformer import HeadAttention, MemformerEncoder, MemformerLayer, MemformerState, start, write
-from memjax.models.transformer import FeedForwardLayer
+from memjax.models.feed_forward import FeedForwardLayer
 from tests.reference.parameters import params_of
 
 DIM, HEADS, HEAD_DIM, LENGTH, ROWS, SLOTS = 8, 2, 4, 4, 2, 3

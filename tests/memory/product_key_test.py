@@ -9,7 +9,7 @@ import pytest
 
 from memjax.functional.table_rows import gradient_of_rows
 from memjax.memory.product_key import BatchNorm, ProductKeyMemory
-from memjax.models.transformer import FeedForwardLayer
+from memjax.models.feed_forward import FeedForwardLayer
 from memjax.training.metrics import count_parameters
 from memjax.typing import EmptyState
 from tests.reference import product_keys as reference

@@ -153,6 +153,10 @@ def test_layers_that_do_not_run_have_no_adapters():
 )
 def test_models_without_such_layers_are_refused(model, message):
     config = Config(model=model, training=Training(lora=LoRA(rank=2)))
-    with pytest.raises(ValueError, match=message):
+
+    def check_and_build():
         config.training.lora.check("training.lora.", config)
         built(config)
+
+    with pytest.raises(ValueError, match=message):
+        check_and_build()

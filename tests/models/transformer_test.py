@@ -10,7 +10,8 @@ import pytest
 from memjax import config
 from memjax.memory.memorizing import KeyValueMemory
 from memjax.models.factory import make_language_model
-from memjax.models.transformer import FeedForwardLayer, group_layers, join_layers, split_layers
+from memjax.models.feed_forward import FeedForwardLayer
+from memjax.models.transformer import group_layers, join_layers, split_layers
 from memjax.typing import EmptyState
 from tests.models.jaxprs import trace
 from tests.reference.parameters import as_float64, params_of, random_params
