@@ -35,8 +35,8 @@ class SetField(NamedTuple):
         return re.sub(r"(?<=given )\w+|(?<=allowed: )\w+", lambda match: self.words.get(match[0], match[0]), text)
 
 
-FIELDS: dict[str, SetField] = {}
-"""Option of the present command -> the field that it sets, as the parser of the command declares it"""
+FIELDS: Mapping[str, SetField] = {"--memory": SetField("evaluation.memory_length", {"0": "off", "None": "none"})}
+"""Option -> the field that it sets, where the option has another name and other words than the field"""
 
 
 def explain(error: Exception) -> tuple[str | None, int]:
@@ -95,33 +95,31 @@ def explain(error: Exception) -> tuple[str | None, int]:
     return str(error) if isinstance(error, processes.ProcessTimeout) else processes.explain_failure(error), 1
 
 
-def name_as_typed(line: str, arguments: Sequence[str], fields: Mapping[str, SetField] = FIELDS) -> str:
+def name_as_typed(line: str, arguments: Sequence[str]) -> str:
     """Returns a line about a mistake with the name that the command line has for what is wrong: an option instead of a
     field, and a path as it was given instead of an absolute one.
 
     Args:
       line: Line of the form 'NAME: what is wrong'.
       arguments: Words of the command line.
-      fields: Option -> the field that it sets.
 
     Example:
       >>> name_as_typed("model.dim: given 'x', allowed: an integer", ["--model.dim", "x"])
       "--model.dim: given 'x', allowed: an integer"
       >>> name_as_typed("path: a.txt is empty; give a file with text", ["--text", "a.txt"])
       '--text: a.txt is empty; give a file with text'
-      >>> fields = {"--memory": SetField("evaluation.memory_length", {"0": "off", "None": "none"})}
-      >>> name_as_typed("evaluation.memory_length: given 0, allowed: None with MLP", ["--memory", "off"], fields)
+      >>> name_as_typed("evaluation.memory_length: given 0, allowed: None with MLP", ["--memory", "off"])
       '--memory: given off, allowed: none with MLP'
     """
     name, colon, rest = line.partition(": ")
     plain = lambda option: option.lstrip("-").replace("-", "_")
     for option, value in _typed_values(arguments):
-        if option in fields and fields[option].field == name:
-            return f"{option}{colon}{fields[option].spell(rest)}"
+        if option in FIELDS and FIELDS[option].field == name:
+            return f"{option}{colon}{FIELDS[option].spell(rest)}"
         blames_value = re.match(f"(given )?'?{re.escape(value)}(?!\\w)", rest) is not None
         if option and plain(option) == plain(name) and ("." in name or blames_value or rest.startswith("no such")):
             return f"{option}{colon}{rest}"
-        if option and value and name in ("path", "folder") and blames_value:
+        if option and value and name in ("path", "folder") and value.rstrip("/") in rest:
             return f"{option}{colon}{rest}"
         if value and (name + "/").startswith(f"{Path(value).absolute()}/"):
             return f"{value}{name.removeprefix(str(Path(value).absolute()))}{colon}{rest}"

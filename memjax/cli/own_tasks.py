@@ -258,4 +258,5 @@ def _describe_stream(config: Config) -> str:
     model = config.model
     sizes = f" of {model.num_layers} layers of {model.dim}" if isinstance(model, TransformerBase) else ""
     kinds = f"{type_name(type(stream.method))}, {type_name(type(model))}{sizes}"
-    return f"{len(stream.tasks)} tasks ({names}){room}; {kinds}"
+    number = "1 task" if len(stream.tasks) == 1 else f"{len(stream.tasks)} tasks"
+    return f"{number} ({names}){room}; {kinds}"
