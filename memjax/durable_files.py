@@ -1,8 +1,9 @@
-"""Files that survive a crash: written through to the disk and replaced as a whole.
+"""Files that survive a crash and show damage: written through to the disk, replaced as a whole, with checksums.
 
 JSON files are written and read here, in all parts of memjax.
 """
 
+import hashlib
 import json
 import os
 import uuid
@@ -11,21 +12,42 @@ from typing import Any
 
 PARTIAL = ".partial"
 """Suffix of the names of files that are being written."""
+CHECKSUM = "checksum"
+"""Name of the entry of a JSON object that holds the checksum of all its other entries."""
+AS_WRITTEN = "allowed: the JSON file that was written there"
+"""Advice about a damaged file"""
 
 
-def write_json(path: Path, value: Any, *, indent: int | None = 2, end: str = "\n") -> None:
-    """Writes a JSON value to a file, in place of an old one. A crash leaves the old file or the new one, never a part.
+class DamagedError(ValueError):
+    """An error for a file whose contents are not those that memjax wrote. The message names the file."""
+
+
+class DamageWarning(UserWarning):
+    """A warning about a damaged part of a file that can be read without it. The message names the file."""
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2, end: str = "\n", checked: bool = True) -> None:
+    """Writes a JSON value to a file, in place of an old one. An object gets the entry `checksum`, which `read_json`
+    compares and removes. A crash leaves the old file or the new one, never a part.
 
     Args:
       path: File to write, in a folder that exists.
-      value: JSON value.
+      value: JSON value. An object must not have an entry `checksum`.
       indent: Number of spaces of each level. None for a single line.
       end: Text after the value.
+      checked: Whether to add the checksum to an object. False for the files of other programs.
     """
+    if checked and isinstance(value, dict):
+        value = {**value, CHECKSUM: checksum(value)}
+    replace_file(path, (json.dumps(value, indent=indent) + end).encode())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes bytes to a file, in place of an old one. A crash leaves the old file or the new one, never a part."""
     # Hosts that share a disk may write the same file at once, so each has its own temporary file.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     try:
-        write_file(temporary, (json.dumps(value, indent=indent) + end).encode())
+        write_file(temporary, data)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -33,22 +55,51 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2, end: str = "\n
     sync_to_disk(path.parent)
 
 
-def read_json(path: Path) -> Any:
-    """Reads the value of a JSON file. Returns None if there is no file.
+def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = False) -> Any:
+    """Reads the value of a JSON file, without its checksum. Returns None if there is no file. `advice` ends the line
+    about damage.
+
+    Args:
+      path: File to read.
+      advice: End of the message about a damaged file, such as "delete it".
+      needs_checksum: Whether an object without a checksum is damaged. False for files that earlier versions may have
+        written without one.
 
     Raises:
-      ValueError: The file is damaged.
+      DamagedError: The file is not as it was written.
     """
     if not path.exists():
         return None
     try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # UTF-8, or JSON
-        raise ValueError(f"{path}: damaged ({error}), allowed: the JSON file that was written there") from None
+        value = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:  # UTF-8, or JSON
+        raise DamagedError(f"{path}: damaged ({error}), {advice}") from None
+    if isinstance(value, dict) and (needs_checksum or CHECKSUM in value):
+        if value.pop(CHECKSUM, None) != checksum(value):
+            raise DamagedError(f"{path}: damaged (it is not what memjax wrote), {advice}")
+    return value
+
+
+def checksum(value: Any) -> str:
+    """Returns the SHA-256 of a value that JSON can hold, in hexadecimal digits. The order of the names in an object has
+    no effect.
+
+    Example:
+      >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
+      True
+    """
+    # As it is read again: keys are strings and tuples are lists.
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(value)), sort_keys=True).encode()).hexdigest()
+
+
+def file_checksum(path: Path) -> str:
+    """Returns the SHA-256 of the contents of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_unfinished(path: Path, name: str) -> bool:
-    """Returns whether a file is what a crash has left of writing the JSON file called `name`.
+    """Returns whether a file is what a crash has left of replacing the file called `name`.
 
     Example:
       >>> is_unfinished(Path("run/config.json.0f3a9c21.partial"), "config.json")

@@ -38,7 +38,7 @@ from memjax.settings.compatibility import (
 from memjax.settings.earlier_fields import ADDED
 from memjax.settings.pointers import import_kinds
 from memjax.training.processes import is_first
-from memjax.training.run_versions import versions
+from memjax.training.run_versions import read_attempts, versions
 from memjax.training.stages import GROWTH
 
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
@@ -115,9 +115,7 @@ class RunDirectory:
         try:
             if self._writes:
                 self._save_config()
-            self._earlier = read_json(self.path / "versions.json") or []
-            if not isinstance(self._earlier, list):
-                raise ValueError(f"{self.path / 'versions.json'}: damaged, allowed: a list of attempts; remove it")
+            self._earlier = read_attempts(self.path)
         except Exception:
             self.close()
             raise
@@ -160,7 +158,7 @@ class RunDirectory:
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(sys.argv) + "\n")
         attempt = {"attempt": self.attempt, "step": step, **versions()}
-        write_json(self.path / "versions.json", [*self._earlier, attempt])
+        write_json(self.path / "versions.json", {"attempts": [*self._earlier, attempt]})
 
     def finish(self, step: int, results: dict[str, Any]) -> None:
         """Writes `finished.json` with the step and the results, which marks the run as finished."""
