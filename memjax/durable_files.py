@@ -55,7 +55,7 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_to_disk(path.parent)
 
 
-def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = False) -> Any:
+def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = False, compare: bool = True) -> Any:
     """Reads the value of a JSON file, without its checksum. Returns None if there is no file. `advice` ends the line
     about damage.
 
@@ -64,6 +64,7 @@ def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = Fa
       advice: End of the message about a damaged file, such as "delete it".
       needs_checksum: Whether an object without a checksum is damaged. False for files that earlier versions may have
         written without one.
+      compare: Whether to compare the checksum. False for a file that may have been edited.
 
     Raises:
       DamagedError: The file is not as it was written.
@@ -75,7 +76,7 @@ def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = Fa
     except (ValueError, RecursionError) as error:  # UTF-8, or JSON
         raise DamagedError(f"{path}: damaged ({error}), {advice}") from None
     if isinstance(value, dict) and (needs_checksum or CHECKSUM in value):
-        if value.pop(CHECKSUM, None) != checksum(value):
+        if value.pop(CHECKSUM, None) != checksum(value) and compare:
             raise DamagedError(f"{path}: damaged (it is not what memjax wrote), {advice}")
     return value
 

@@ -190,14 +190,20 @@ class Checkpoints:
         step, arrays, manifest = newest
         return RestoredCheckpoint(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
-    def shapes(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes and dtypes of the arrays in the checkpoint of a step by name, without reading them."""
-        arrays = self._read_manifest(step)["arrays"]
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes and dtypes of the arrays in the newest checkpoint whose manifest is intact by name, without
+        reading them. Empty without one.
+        """
+        manifest = next(filter(None, map(self._intact_manifest, reversed(self.steps()))), {"arrays": {}})
+        arrays = manifest["arrays"]
         return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in arrays.items()}
 
-    def extra(self, step: int) -> Any:
-        """Returns the JSON value that was saved with the checkpoint of a step, without reading the arrays."""
-        return self._read_manifest(step)["extra"]
+    def extras(self) -> dict[int, Any]:
+        """Returns the JSON values that were saved with the checkpoints, by step in ascending order, without reading the
+        arrays. Checkpoints with a damaged manifest are left out.
+        """
+        manifests = {step: self._intact_manifest(step) for step in self.steps()}
+        return {step: manifest["extra"] for step, manifest in manifests.items() if manifest is not None}
 
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
@@ -273,6 +279,15 @@ class Checkpoints:
         if steps:
             raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")
         return None
+
+    def _intact_manifest(self, step: int) -> dict[str, Any] | None:
+        """Reads the manifest of a checkpoint. None, with a warning, if it is damaged."""
+        try:
+            return _read_on_all("its manifest cannot be read", self._read_manifest, step)
+        except _DamagedCheckpoint as reason:
+            self.damaged.add(step)
+            self._on_warning(f"checkpoint {step} is damaged, {reason}: it is left out")
+            return None
 
     def _read_manifest(self, step: int) -> dict[str, Any]:
         """Reads the manifest of a checkpoint and checks its checksum."""

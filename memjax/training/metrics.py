@@ -142,13 +142,23 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """
     path = Path(path)
     lines = _read_lines(path) if path.exists() else []
-    damaged = [str(number) for number, (_, line) in enumerate(lines, start=1) if line is None]
-    if damaged:
-        name = "line" if len(damaged) == 1 else "lines"
-        numbers = ", ".join(damaged[:5]) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
-        message = f"{path}: {name} {numbers} damaged (not what memjax wrote); the other {len(lines) - len(damaged)} "
-        warnings.warn(DamageWarning(message + "lines are read"), stacklevel=2)
+    if damage := _describe_damage(path, lines):
+        warnings.warn(DamageWarning(damage), stacklevel=2)
     return [line for _, line in lines if line is not None]
+
+
+def describe_damaged_lines(path: Path) -> str:
+    """Describes the damaged lines of a file `metrics.jsonl` by their numbers, in one line. '' if it has none."""
+    return _describe_damage(path, _read_lines(path))
+
+
+def _describe_damage(path: Path, lines: list[tuple[bytes, dict[str, Any] | None]]) -> str:
+    damaged = [str(number) for number, (_, line) in enumerate(lines, start=1) if line is None]
+    if not damaged:
+        return ""
+    name = "line" if len(damaged) == 1 else "lines"
+    numbers = ", ".join(damaged[:5]) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
+    return f"{path}: {name} {numbers} damaged (not what memjax wrote); the other {len(lines) - len(damaged)} are read"
 
 
 def encode_line(line: Mapping[str, Any]) -> bytes:

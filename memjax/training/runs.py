@@ -338,14 +338,21 @@ def config_from_dict(value: Any) -> Any:
     return kind(**{name: config_from_dict(item) for name, item in value.items() if name != "type"})
 
 
-def load_config(path: Path | str) -> Config:
+def load_config(path: Path | str, *, accepts_edits: bool = False) -> Config:
     """Reads the configuration of a run directory.
+
+    Args:
+      path: The run directory.
+      accepts_edits: Whether to read a file that was edited by hand, whose checksum does not fit.
 
     Raises:
       ValueError: The path is not a run directory, or its configuration is damaged or of another version of memjax.
     """
     path = Path(path).expanduser()
-    value = read_json(path / "config.json")
+    advice = (
+        f"allowed: the file that was written there; after an edit by hand: memjax doctor --files {path} --accept-config"
+    )
+    value = read_json(path / "config.json", advice=advice, compare=not accepts_edits)
     if value is None:
         raise ValueError(
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"

@@ -94,7 +94,7 @@ def test_a_log_of_an_earlier_version_goes_on(tmp_path):
     content = write_log(path)
     steps, (line,) = read_steps(path)
     assert steps == [0, 1, 2, 3, 4, 5]
-    assert line == f"{path}: line 2 damaged (not what memjax wrote); the other 6 lines are read"
+    assert line == f"{path}: line 2 damaged (not what memjax wrote); the other 6 are read"
     path.write_bytes(content[:-1])
     assert read_steps(path)[0] == [0, 1, 2, 3, 4, 5]
     path.write_bytes(content[:-9])
