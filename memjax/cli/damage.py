@@ -111,6 +111,7 @@ def _compare_tokenizer(folder: Path) -> Finding:
 
 
 def _compare_datastore(folder: Path) -> Iterator[Finding]:
+    from memjax.datastore.store import Store
 
     try:
         problems = [*Store(folder).find_problems()]

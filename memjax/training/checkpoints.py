@@ -191,7 +191,7 @@ class Checkpoints:
         return RestoredCheckpoint(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
     def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes and dtypes of the arrays in the newest checkpoint whose manifest is intact by name, without
+        """Returns the shapes and dtypes of the arrays in the newest checkpoint with an intact manifest by name, without
         reading them. Empty without one.
         """
         manifest = next(filter(None, map(self._intact_manifest, reversed(self.steps()))), {"arrays": {}})
