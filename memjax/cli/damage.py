@@ -131,7 +131,7 @@ def _compare_checkpoints(folder: Path) -> Iterator[Finding]:
         for step in checkpoints.steps():
             try:
                 checkpoints.load("", step=step)
-            except ValueError as error:
-                yield Finding(folder / str(step), str(error), is_damaged=True)
+            except ValueError:
+                yield Finding(folder, f"{folder}: checkpoint {step} is damaged", is_damaged=True)
             else:
-                yield Finding(folder / str(step))
+                yield Finding(folder)

@@ -74,7 +74,7 @@ class CheckedFile:
         for number in (first + np.flatnonzero(~self._is_compared[first:last])).tolist():
             block = self._bytes[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
             assert self._checksums is not None
-            if hashlib.sha256(memoryview(block)).hexdigest() != self._checksums[number]:
+            if hashlib.sha256(block.data).hexdigest() != self._checksums[number]:
                 begin = number * BLOCK_BYTES
                 raise report_damage(self.path, f"bytes {begin:,} to {begin + len(block):,} are not what was written")
             self._is_compared[number] = True
