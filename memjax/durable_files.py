@@ -3,10 +3,13 @@
 JSON files are written and read here, in all parts of memjax.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,18 @@ PARTIAL = ".partial"
 """Suffix of the names of files that are being written."""
 CHECKSUM = "checksum"
 """Name of the entry of a JSON object that holds the checksum of all its other entries."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk"""
 AS_WRITTEN = "allowed: the JSON file that was written there"
 """Advice about a damaged file"""
 
 
 class DamagedError(ValueError):
     """An error for a file whose contents are not those that memjax wrote. The message names the file."""
+
+
+class DiskFull(OSError):
+    """An error for a full disk, an `OSError` whose message names the file and says how to continue."""
 
 
 class DamageWarning(UserWarning):
@@ -81,6 +90,26 @@ def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = Fa
     return value
 
 
+def is_full_disk(error: BaseException) -> bool:
+    """Returns whether an error says that a disk or a quota is full, as the system or TensorStore say it."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    return any(f"os_error_code='{code}'" in str(error) for code in FULL)
+
+
+@contextlib.contextmanager
+def explain_full_disk(path: Path, message: str = "free some and run the same command again") -> Iterator[None]:
+    """Context manager that turns the error of a full disk or quota into `DiskFull`, which names the file `path` and
+    ends with `message`. Other errors pass unchanged.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DiskFull) or not is_full_disk(error):
+            raise
+        raise DiskFull(errno.ENOSPC, f"no space is left on the disk; {message}", str(path)) from error
+
+
 def checksum(value: Any) -> str:
     """Returns the SHA-256 of a value that JSON can hold, in hexadecimal digits. The order of the names in an object has
     no effect.
@@ -115,12 +144,13 @@ def write_file(path: Path, data: bytes) -> None:
     """Writes bytes to a file, in place of old contents, and waits until they are on the disk. The name of a new file is
     only safe after `sync_to_disk` of its folder.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with explain_full_disk(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from memjax.cli.console import align, continuations, preparation, split_sizes
 from memjax.config import Config, ContinuousCache, Evaluation
-from memjax.durable_files import read_json, write_json
+from memjax.durable_files import read_json, replace_file, write_json
 from memjax.settings.overrides import load_config
 from memjax.training.experiment import make_experiment
 from memjax.training.loaded_runs import LoadedRun, load_run
@@ -342,7 +342,7 @@ class _Demo:
         parts = (_recall_lines, _table, _sentences, _continuations, _times)
         text = "\n\n".join(part(self.results) for part in parts)
         self.say(text)
-        (self.path / "report.txt").write_text(text + "\n", encoding="utf-8")
+        replace_file(self.path / "report.txt", f"{text}\n".encode())
         self.say(f"everything is in {self.path.resolve()}")
 
     def say(self, line: str) -> None:

@@ -1,6 +1,5 @@
 """Turns errors into one line and an exit code."""
 
-import errno
 import re
 import sys
 import traceback
@@ -8,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from memjax.durable_files import DiskFull, is_full_disk
 from memjax.settings.overrides import UsageError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk"""
+FULL_DISK = "no space is left on the disk; free some and run the same command again"
+"""Line about a full disk, after the name of the file"""
 
 
 class SetField(NamedTuple):
@@ -64,10 +64,12 @@ def explain(error: Exception) -> tuple[str | None, int]:
             return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}, allowed: a path that exists", 2
+    if is_full_disk(error):
+        name = getattr(error, "filename", None) or "standard output or an open file"
+        said = str(error.strerror) if isinstance(error, DiskFull) else FULL_DISK
+        return f"{name}: {said}", 1
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}", 1 if error.errno in FULL else 2
-    if isinstance(error, OSError) and error.errno in FULL:  # of a file that is open already
-        return f"standard output or a file: {error.strerror}, allowed: a place with room", 1
+        return f"{error.filename}: {error.strerror}", 2
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in line:
         smaller = (
             "smaller data.batch_size, data.segment_length, evaluation.batch_size or model; `memjax plan` tells "

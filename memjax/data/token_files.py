@@ -34,7 +34,7 @@ from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.data.sources import TextSource, text_or_problem
 from memjax.data.token_folders import is_made_from, lock_folder, read_descriptions, set_aside, start_folder
 from memjax.data.tokenizers import Tokenizer, utf8_bytes
-from memjax.durable_files import DamagedError, checksum, read_json, write_json
+from memjax.durable_files import DamagedError, checksum, explain_full_disk, read_json, write_json
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["TokenFile", "TokenizedDocument", "write_token_file", "write_tokens"]
@@ -317,7 +317,8 @@ class _Writer:
         end, num_written = (int(rows[-1, 0]), len(rows)) if len(rows) else (0, 0)
         number = int(rows[-1, 2]) + 1 if len(rows) else 0
         num_bytes = int(rows[:, 1].sum())
-        with contextlib.ExitStack() as stack:
+        advice = "the documents before are kept; free some and run the same command again"
+        with explain_full_disk(self._folder, advice), contextlib.ExitStack() as stack:
             files = {
                 name: stack.enter_context(open(self._folder / f"{name}.bin", "ab")) for name in self._header["types"]
             }

@@ -1,20 +1,15 @@
-"""JSON files of stores, which must have a checksum, locks, and an explanation of a full disk."""
+"""JSON files of stores, which must have a checksum, and locks."""
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from memjax.durable_files import DamagedError, checksum, read_json, write_json
+from memjax.durable_files import DamagedError, DiskFull, checksum, read_json, write_json
 
 __all__ = ["DiskFull"]
-
-
-class DiskFull(OSError):
-    """An error for a full disk, an `OSError` whose message names the file and says how to continue."""
 
 
 def write_checked_json(path: Path, value: dict[str, Any]) -> None:
@@ -42,19 +37,6 @@ def view_as_bytes(array: np.ndarray) -> memoryview:
     """Returns the memory of a contiguous array of any dtype as a `memoryview` of bytes, without a copy."""
     # The view as bytes is for bfloat16, which has no buffer of its own.
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def explain_full_disk(path: Path, message: str) -> Iterator[None]:
-    """Context manager that turns the `OSError` of a full disk or quota into `DiskFull`, which names the file `path` and
-    ends with `message`. Other errors pass unchanged.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or isinstance(error, DiskFull):
-            raise
-        raise DiskFull(error.errno, f"no space is left on the disk; {message}", str(path)) from error
 
 
 @contextlib.contextmanager

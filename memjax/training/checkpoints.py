@@ -12,6 +12,7 @@ save. This module checks all three. Only this module and `processes` import orba
 import contextlib
 import hashlib
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.durable_files import explain_full_disk
 from memjax.training.named_arrays import (
     describe_array_difference,
     describe_arrays,
@@ -132,11 +134,14 @@ class Checkpoints:
         manifest = {"format": FORMAT, "step": step, "extra": extra, "keys": key_kinds(tree), "arrays": descriptions}
         manifest["checksum"] = _checksum_of_json(manifest)
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
-        if not manager.save(step, args=items, force=True):
+        message = f"step {step} is not saved; free some and run the same command again"
+        with explain_full_disk(self.directory, message), _silence_failed_writes():
+            saved = manager.save(step, args=items, force=True)
+            manager.wait_until_finished()
+        if not saved:
             raise RuntimeError(
                 f"{self.directory}: step {step} was not saved; there is a checkpoint of it, or a later one"
             )
-        manager.wait_until_finished()
 
     def restore(
         self, expected: Any, without: tuple[str, ...] = (), *, anew: tuple[str, ...] = (), step: int | None = None
@@ -338,6 +343,18 @@ class Checkpoints:
                 ),
             )
         return self._opened
+
+
+@contextlib.contextmanager
+def _silence_failed_writes() -> Iterator[None]:
+    """Context manager that suppresses what the threads of Orbax log about an error that a save then raises anyway."""
+    is_other = lambda record: "_SignalingThread.run() raised an exception" not in record.getMessage()
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 @contextlib.contextmanager

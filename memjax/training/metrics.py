@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax.durable_files import CHECKSUM, DamageWarning, replace_file
+from memjax.durable_files import CHECKSUM, DamageWarning, explain_full_disk, replace_file
 from memjax.typing import WeightedSum
 
 __all__ = ["read_metrics"]
@@ -110,7 +110,7 @@ class MetricsFile:
         once. Numbers that are not finite become null.
         """
         line = {"step": step, "attempt": self.attempt, "kind": kind, **values}
-        with self.path.open("ab") as file:
+        with explain_full_disk(self.path), self.path.open("ab") as file:
             file.write(encode_line(_replace_non_finite(line)))
 
     def cut(self, step: int, stage: int | None = None, phase: str = "steps") -> None:
