@@ -22,7 +22,9 @@ from memjax.settings.overrides import (
     apply_overrides,
     config_names,
     describe_lone_word,
+    describe_shadowing,
     load_config,
+    shipped_config,
     suggestion,
 )
 from memjax.settings.pointers import import_files
@@ -347,8 +349,8 @@ def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
 
         config, line = config_from_run(options.from_run, options.config, options.variant)
     else:
-        name = DEFAULT_CONFIG if options.config is None else options.config
-        config, line = load_config(name, options.variant), ""
+        name = shipped_config(DEFAULT_CONFIG) if options.config is None else options.config
+        config, line = load_config(name, options.variant), describe_shadowing(name)
     return _replace_by_name(config, memory_kind=options.memory_kind, method=options.method), line
 
 
