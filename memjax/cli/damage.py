@@ -12,7 +12,7 @@ WITHOUT = "has no checksum (an earlier version of memjax, or another program, wr
 
 
 class Finding(NamedTuple):
-    """What was found about a file or a part of a folder.
+    """A file or a part of a folder that was compared, with a remark about damage.
 
     Attributes:
       path: File or folder that was compared.

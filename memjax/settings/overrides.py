@@ -102,8 +102,8 @@ def config_folders() -> list[Path]:
     memjax.
     """
     shipped = _shipped_folders()
-    own = Path("configs")
-    return [own, *shipped] if own.is_dir() and own.resolve() not in shipped else shipped
+    current = Path("configs")
+    return [current, *shipped] if current.is_dir() and current.resolve() not in shipped else shipped
 
 
 def _shipped_folders() -> list[Path]:
