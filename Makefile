@@ -32,7 +32,7 @@ PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint format notebooks docs dist lock bench clean distclean
+.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint licenses format notebooks docs dist lock bench clean distclean
 
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -115,6 +115,9 @@ lint: install  ## check format, style and types
 	@$(BIN)/ruff check .
 	@echo "== pyright"
 	@$(BIN)/pyright
+
+licenses: install  ## list the licences of all installed packages
+	@$(BIN)/python -m tools.licenses
 
 format: install  ## format the code and fix what can be fixed
 	@echo "== ruff check --fix, ruff format"

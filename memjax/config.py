@@ -7,6 +7,7 @@ settings; modules and functions take plain arguments.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,9 @@ class Config(Settings):
     sharding: Sharding = field(default_factory=Sharding)
 
     def check(self, field: str, config: Config) -> None:
+        allowed = "a name of a folder, without /, \\ and control characters"
+        is_name = self.name not in ("", ".", "..") and not re.search(r"[/\\\x00-\x1f\x7f]", self.name)
+        require(is_name, f"{field}name", self.name, allowed)
         tasks = [task.name for task in self.lifelong.tasks] if self.lifelong else []
         names = [evaluation.name for evaluation in self.evaluations]
         for where, of_each in (("lifelong.tasks", tasks), ("evaluations", names)):

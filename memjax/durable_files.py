@@ -1,31 +1,62 @@
-"""Files that survive a crash: written through to the disk and replaced as a whole.
+"""Files that survive a crash and show damage: written through to the disk, replaced as a whole, with checksums.
 
 JSON files are written and read here, in all parts of memjax.
 """
 
+import contextlib
+import errno
+import hashlib
 import json
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 PARTIAL = ".partial"
 """Suffix of the names of files that are being written."""
+CHECKSUM = "checksum"
+"""Name of the entry of a JSON object that holds the checksum of all its other entries."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk"""
+AS_WRITTEN = "allowed: the JSON file that was written there"
+"""Advice about a damaged file"""
 
 
-def write_json(path: Path, value: Any, *, indent: int | None = 2, end: str = "\n") -> None:
-    """Writes a JSON value to a file, in place of an old one. A crash leaves the old file or the new one, never a part.
+class DamagedError(ValueError):
+    """An error for a file whose contents are not those that memjax wrote. The message names the file."""
+
+
+class DiskFull(OSError):
+    """An error for a full disk, an `OSError` whose message names the file and says how to continue."""
+
+
+class DamageWarning(UserWarning):
+    """A warning about a damaged part of a file that can be read without it. The message names the file."""
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2, end: str = "\n", checked: bool = True) -> None:
+    """Writes a JSON value to a file, in place of an old one. An object gets the entry `checksum`, which `read_json`
+    compares and removes. A crash leaves the old file or the new one, never a part.
 
     Args:
       path: File to write, in a folder that exists.
-      value: JSON value.
+      value: JSON value. An object must not have an entry `checksum`.
       indent: Number of spaces of each level. None for a single line.
       end: Text after the value.
+      checked: Whether to add the checksum to an object. False for the files of other programs.
     """
+    if checked and isinstance(value, dict):
+        value = {**value, CHECKSUM: checksum(value)}
+    replace_file(path, (json.dumps(value, indent=indent) + end).encode())
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes bytes to a file, in place of an old one. A crash leaves the old file or the new one, never a part."""
     # Hosts that share a disk may write the same file at once, so each has its own temporary file.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     try:
-        write_file(temporary, (json.dumps(value, indent=indent) + end).encode())
+        write_file(temporary, data)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -33,22 +64,72 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2, end: str = "\n
     sync_to_disk(path.parent)
 
 
-def read_json(path: Path) -> Any:
-    """Reads the value of a JSON file. Returns None if there is no file.
+def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = False, compare: bool = True) -> Any:
+    """Reads the value of a JSON file, without its checksum. Returns None if there is no file. `advice` ends the line
+    about damage.
+
+    Args:
+      path: File to read.
+      advice: End of the message about a damaged file, such as "delete it".
+      needs_checksum: Whether an object without a checksum is damaged. False for files that earlier versions may have
+        written without one.
+      compare: Whether to compare the checksum. False for a file that may have been edited.
 
     Raises:
-      ValueError: The file is damaged.
+      DamagedError: The file is not as it was written.
     """
     if not path.exists():
         return None
     try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # UTF-8, or JSON
-        raise ValueError(f"{path}: damaged ({error}), allowed: the JSON file that was written there") from None
+        value = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:  # UTF-8, or JSON
+        raise DamagedError(f"{path}: damaged ({error}), {advice}") from None
+    if isinstance(value, dict) and (needs_checksum or CHECKSUM in value):
+        if value.pop(CHECKSUM, None) != checksum(value) and compare:
+            raise DamagedError(f"{path}: damaged (it is not what memjax wrote), {advice}")
+    return value
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Returns whether an error says that a disk or a quota is full, as the system or TensorStore say it."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    return any(f"os_error_code='{code}'" in str(error) for code in FULL)
+
+
+@contextlib.contextmanager
+def explain_full_disk(path: Path, message: str = "free some and run the same command again") -> Iterator[None]:
+    """Context manager that turns the error of a full disk or quota into `DiskFull`, which names the file `path` and
+    ends with `message`. Other errors pass unchanged.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, DiskFull) or not is_full_disk(error):
+            raise
+        raise DiskFull(errno.ENOSPC, f"no space is left on the disk; {message}", str(path)) from error
+
+
+def checksum(value: Any) -> str:
+    """Returns the SHA-256 of a value that JSON can hold, in hexadecimal digits. The order of the names in an object has
+    no effect.
+
+    Example:
+      >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
+      True
+    """
+    # As it is read again: keys are strings and tuples are lists.
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(value)), sort_keys=True).encode()).hexdigest()
+
+
+def file_checksum(path: Path) -> str:
+    """Returns the SHA-256 of the contents of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_unfinished(path: Path, name: str) -> bool:
-    """Returns whether a file is what a crash has left of writing the JSON file called `name`.
+    """Returns whether a file is what a crash has left of replacing the file called `name`.
 
     Example:
       >>> is_unfinished(Path("run/config.json.0f3a9c21.partial"), "config.json")
@@ -63,12 +144,13 @@ def write_file(path: Path, data: bytes) -> None:
     """Writes bytes to a file, in place of old contents, and waits until they are on the disk. The name of a new file is
     only safe after `sync_to_disk` of its folder.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with explain_full_disk(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:

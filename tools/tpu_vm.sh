@@ -144,7 +144,7 @@ worker_setup() {
   rm -rf ~/memjax.new
   mkdir ~/memjax.new
   if [[ -n $2 ]]; then
-    git clone --quiet "$2" ~/memjax.new
+    git clone --quiet -- "$2" ~/memjax.new
     git -C ~/memjax.new checkout --quiet --detach "$1"
   else
     tar -xzf ~/"memjax-$1.tar.gz" -C ~/memjax.new

@@ -3,6 +3,8 @@
 JAX reads its settings from the environment when it is imported, so they are set before.
 """
 
+import os
+import stat
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -33,11 +35,26 @@ def keep_programs(environment: MutableMapping[str, str]) -> str:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+        foreign = describe_foreign_writers(folder)
+        if foreign:
+            environment[ENABLED] = "0"
+            return f"{folder}: {foreign}, so compiled programs are neither kept nor used; {FOLDER} names another folder"
     except OSError as error:
         environment[ENABLED] = "0"
         return f"{folder}: {error.strerror}, so compiled programs are not kept; {FOLDER} names another folder"
     environment[FOLDER] = str(folder)
     return ""
+
+
+def describe_foreign_writers(folder: Path) -> str:
+    """Describes that a folder belongs to another user, or can be written by others. '' for a folder of this user alone.
+
+    Compiled programs are run without a check, so that whoever can write there can run programs as this user.
+    """
+    facts = folder.stat()
+    if facts.st_uid != os.getuid():
+        return f"belongs to user {facts.st_uid}"
+    return "can be written by others" if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
 def default_folder(environment: MutableMapping[str, str]) -> Path:

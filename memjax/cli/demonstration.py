@@ -18,8 +18,11 @@ import numpy as np
 
 from memjax.cli.console import align, continuations, preparation, split_sizes
 from memjax.config import Config, ContinuousCache, Evaluation
-from memjax.durable_files import read_json, write_json
-from memjax.settings.overrides import load_config
+from memjax.durable_files import read_json, replace_file, write_json
+from memjax.settings.overrides import (
+    load_config,
+    shipped_config,
+)
 from memjax.training.experiment import make_experiment
 from memjax.training.loaded_runs import LoadedRun, load_run
 from memjax.training.metrics import LN2, read_metrics
@@ -148,7 +151,7 @@ class _Demo:
     def recall(self, variant: str) -> dict[str, Any]:
         """Trains a model on keys and values, and counts right answers on held-out documents."""
         plan = self.plan
-        config = load_config("key_value_recall", plan.key_value_variant)
+        config = load_config(shipped_config("key_value_recall"), plan.key_value_variant)
         if variant != "default":
             config = config.with_memory(0)
         config.name, config.workdir = "recall_" + ("memory" if variant == "default" else variant), plan.workdir
@@ -163,7 +166,9 @@ class _Demo:
     def language_config(self) -> Config:
         """Returns the config of the language model."""
         plan = self.plan
-        config = dataclasses.replace(load_config("python_demo", plan.variant), name="model", workdir=plan.workdir)
+        config = dataclasses.replace(
+            load_config(shipped_config("python_demo"), plan.variant), name="model", workdir=plan.workdir
+        )
         config.training.steps = plan.steps or config.training.steps
         config.evaluation = Evaluation(batch_size=config.evaluation.batch_size, max_segments=plan.max_segments)
         return config
@@ -342,7 +347,7 @@ class _Demo:
         parts = (_recall_lines, _table, _sentences, _continuations, _times)
         text = "\n\n".join(part(self.results) for part in parts)
         self.say(text)
-        (self.path / "report.txt").write_text(text + "\n", encoding="utf-8")
+        replace_file(self.path / "report.txt", f"{text}\n".encode())
         self.say(f"everything is in {self.path.resolve()}")
 
     def say(self, line: str) -> None:

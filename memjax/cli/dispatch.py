@@ -6,11 +6,13 @@ value and the allowed values; MEMJAX_DEBUG=1 adds the traceback.
 """
 
 import contextlib
+import functools
 import importlib
 import os
 import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from memjax.cli.console import show_when_slow
 from memjax.cli.errors import explain, name_as_typed
 from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.cli.processes import names_later_process
+from memjax.durable_files import DamageWarning
 from memjax.settings.overrides import UsageError, suggestion
 
 __all__ = ["VERBS", "main"]
@@ -67,6 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], *, is_process: bool) -> int:
     verb, *rest = arguments or ["--help"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("default", category=DamageWarning)
+        show_others = warnings.showwarning
+        warnings.showwarning = functools.partial(_show_warning, verb, show_others)
+        return _run_verb(verb, rest, is_process=is_process)
+
+
+def _show_warning(verb: str, show_others: Any, message: Any, category: type, *where: Any, **options: Any) -> None:
+    """Shows a warning about damage in one line on standard error, and others by `show_others`."""
+    if issubclass(category, DamageWarning):
+        print(f"memjax {verb}: {message}", file=sys.stderr)
+    else:
+        show_others(message, category, *where, **options)
+
+
+def _run_verb(verb: str, rest: list[str], *, is_process: bool) -> int:
+    """Runs a verb with its words, and turns errors into one line. Returns the exit code."""
     try:
         if verb in ("-h", "--help", "help"):
             if not rest:

@@ -1,14 +1,16 @@
-"""The command `memjax doctor`, which shows versions, devices, and missing packages with commands that install them."""
+"""The command `memjax doctor`, which shows versions, devices and missing packages, and finds damaged files."""
 
 import importlib.metadata
 import os
 import platform
 import shutil
+from pathlib import Path
 from typing import Any
 
 from memjax.cli import allocation
 from memjax.cli.parser import Parser, print_result
 from memjax.settings.extras import EXTRAS
+from memjax.settings.overrides import UsageError
 
 BASE = (
     *("jax", "jaxlib", "flax", "optax", "chex", "orbax-checkpoint", "numpy", "jaxtyping"),
@@ -17,11 +19,45 @@ BASE = (
 
 
 def run(arguments: list[str]) -> int:
-    """Prints versions, devices and missing packages, with the pip commands that install them."""
-    options = Parser("doctor", run.__doc__, json="").read(arguments)
+    """Prints versions, devices and missing packages, with the pip commands that install them. With --files compares
+    files with their checksums.
+    """
+    parser = Parser("doctor", run.__doc__, json="")
+    files = "compare all files of this run, data cache, datastore or other folder with their checksums instead"
+    parser.add_argument("--files", metavar="PATH", help=files)
+    accept = "accept the config.json of the run --files as it was edited by hand, and note that in versions.json"
+    parser.add_argument("--accept-config", action="store_true", help=accept)
+    options = parser.read(arguments)
+    if options.accept_config and not options.files:
+        raise UsageError("--accept-config: given without --files, allowed: with --files RUN")
+    if options.files:
+        return report_damage(Path(options.files), accept=options.accept_config, options=options)
     from memjax.cli.platforms import only_cpu
 
     return print_result(diagnose(only_cpu=only_cpu()), describe, options)
+
+
+def report_damage(path: Path, *, accept: bool, options: Any) -> int:
+    """Prints a line for every damaged file below a folder, and for every file that cannot be compared. Returns the exit
+    code, 1 where a file is damaged.
+
+    Args:
+      path: Run directory, data cache, datastore, or a folder that holds some.
+      accept: Whether to accept the `config.json` of the run `path` as it is, before files are compared.
+      options: Options of the command, with `json`.
+    """
+    from memjax.cli.damage import accept_config, compare_files
+
+    if not path.is_dir():
+        raise UsageError(f"--files: given {str(path)!r}, allowed: a folder that memjax has written")
+    if accept:
+        accept_config(path)
+    findings = [*compare_files(path)]
+    lines = [finding.remark for finding in findings if finding.remark]
+    damaged = sum(finding.is_damaged for finding in findings)
+    facts = {"compared": len(findings), "damaged": damaged, "remarks": lines}
+    show = lambda facts: "\n".join([*facts["remarks"], f"{facts['compared']} compared, {facts['damaged']} damaged"])
+    return print_result(facts, show, options) or int(damaged > 0)
 
 
 def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:

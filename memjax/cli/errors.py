@@ -1,6 +1,5 @@
 """Turns errors into one line and an exit code."""
 
-import errno
 import re
 import sys
 import traceback
@@ -8,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from memjax.durable_files import DiskFull, is_full_disk
 from memjax.settings.overrides import UsageError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk"""
+FULL_DISK = "no space is left on the disk; free some and run the same command again"
+"""Line about a full disk, after the name of the file"""
 
 
 class SetField(NamedTuple):
@@ -35,8 +35,8 @@ class SetField(NamedTuple):
         return re.sub(r"(?<=given )\w+|(?<=allowed: )\w+", lambda match: self.words.get(match[0], match[0]), text)
 
 
-FIELDS: dict[str, SetField] = {}
-"""Option of the present command -> the field that it sets, as the parser of the command declares it"""
+FIELDS: Mapping[str, SetField] = {"--memory": SetField("evaluation.memory_length", {"0": "off", "None": "none"})}
+"""Option -> the field that it sets, where the option has another name and other words than the field"""
 
 
 def explain(error: Exception) -> tuple[str | None, int]:
@@ -64,10 +64,12 @@ def explain(error: Exception) -> tuple[str | None, int]:
             return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}, allowed: a path that exists", 2
+    if is_full_disk(error):
+        name = getattr(error, "filename", None) or "standard output or an open file"
+        said = str(error.strerror) if isinstance(error, DiskFull) else FULL_DISK
+        return f"{name}: {said}", 1
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}", 1 if error.errno in FULL else 2
-    if isinstance(error, OSError) and error.errno in FULL:  # of a file that is open already
-        return f"standard output or a file: {error.strerror}, allowed: a place with room", 1
+        return f"{error.filename}: {error.strerror}", 2
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in line:
         smaller = (
             "smaller data.batch_size, data.segment_length, evaluation.batch_size or model; `memjax plan` tells "
@@ -95,33 +97,31 @@ def explain(error: Exception) -> tuple[str | None, int]:
     return str(error) if isinstance(error, processes.ProcessTimeout) else processes.explain_failure(error), 1
 
 
-def name_as_typed(line: str, arguments: Sequence[str], fields: Mapping[str, SetField] = FIELDS) -> str:
+def name_as_typed(line: str, arguments: Sequence[str]) -> str:
     """Returns a line about a mistake with the name that the command line has for what is wrong: an option instead of a
     field, and a path as it was given instead of an absolute one.
 
     Args:
       line: Line of the form 'NAME: what is wrong'.
       arguments: Words of the command line.
-      fields: Option -> the field that it sets.
 
     Example:
       >>> name_as_typed("model.dim: given 'x', allowed: an integer", ["--model.dim", "x"])
       "--model.dim: given 'x', allowed: an integer"
       >>> name_as_typed("path: a.txt is empty; give a file with text", ["--text", "a.txt"])
       '--text: a.txt is empty; give a file with text'
-      >>> fields = {"--memory": SetField("evaluation.memory_length", {"0": "off", "None": "none"})}
-      >>> name_as_typed("evaluation.memory_length: given 0, allowed: None with MLP", ["--memory", "off"], fields)
+      >>> name_as_typed("evaluation.memory_length: given 0, allowed: None with MLP", ["--memory", "off"])
       '--memory: given off, allowed: none with MLP'
     """
     name, colon, rest = line.partition(": ")
     plain = lambda option: option.lstrip("-").replace("-", "_")
     for option, value in _typed_values(arguments):
-        if option in fields and fields[option].field == name:
-            return f"{option}{colon}{fields[option].spell(rest)}"
+        if option in FIELDS and FIELDS[option].field == name:
+            return f"{option}{colon}{FIELDS[option].spell(rest)}"
         blames_value = re.match(f"(given )?'?{re.escape(value)}(?!\\w)", rest) is not None
         if option and plain(option) == plain(name) and ("." in name or blames_value or rest.startswith("no such")):
             return f"{option}{colon}{rest}"
-        if option and value and name in ("path", "folder") and blames_value:
+        if option and value and name in ("path", "folder") and value.rstrip("/") in rest:
             return f"{option}{colon}{rest}"
         if value and (name + "/").startswith(f"{Path(value).absolute()}/"):
             return f"{value}{name.removeprefix(str(Path(value).absolute()))}{colon}{rest}"

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memjax.cli.console import ANY_SIZE, align, check_serves, describe_facts, show_when_slow
-from memjax.cli.errors import SetField
 from memjax.cli.parser import (
     EVALUATION_FIELDS,
     Parser,
@@ -49,8 +48,7 @@ def run(arguments: list[str]) -> int:
     """
     parser = Parser("eval", run.__doc__, reads="run", json="; with --memory a list")
     sizes = "memory sizes to compare with that of training, such as off,512,2048: numbers of slots, or off"
-    length = SetField("evaluation.memory_length", {"0": "off", "None": "none"})
-    parser.add_argument("--memory", default="", metavar="SIZES", help=sizes, sets=length)
+    parser.add_argument("--memory", default="", metavar="SIZES", help=sizes)
     probe = "also train a linear classifier for each task on the head's input (runs over tasks with classes)"
     parser.add_argument("--probe", action="store_true", help=probe)
     add_store(parser, "the best of a grid on the validation split")

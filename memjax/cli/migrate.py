@@ -14,6 +14,7 @@ from typing import Any
 from memjax import config as configs
 from memjax.cli.parser import Parser, print_result
 from memjax.config import Config
+from memjax.durable_files import replace_file
 from memjax.settings.compatibility import (
     CLASSES,
     changed_values,
@@ -66,7 +67,7 @@ def migrate_file(path: Path, *, write: bool = False) -> dict[str, Any]:
         raise UsageError(f"{path}: {error}") from None
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), lineterm="", n=0)
     if write and after != before:
-        path.write_text(after, encoding="utf-8")
+        replace_file(path, after.encode())
     return {"file": str(path), "difference": [*lines], "written": write and after != before}
 
 

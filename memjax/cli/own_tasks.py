@@ -39,7 +39,12 @@ from memjax.settings.compatibility import type_name
 from memjax.settings.model import TransformerBase
 from memjax.settings.named_kinds import in_name_of_run
 from memjax.settings.named_methods import METHODS, with_method
-from memjax.settings.overrides import UsageError, describe_config, load_config
+from memjax.settings.overrides import (
+    UsageError,
+    describe_config,
+    load_config,
+    shipped_config,
+)
 from memjax.settings.reading_rules import ReadingRules
 
 CONFIG, VARIANT = "lifelong_text", "bag"
@@ -81,7 +86,7 @@ def tasks_config(
     base, default_variant = (name, "") if name else (CONFIG, VARIANT)
     if method and not (name or variant):
         base, default_variant = METHODS.find(method).base
-    config = with_start(load_config(base, variant or default_variant), from_run)
+    config = with_start(load_config(name or shipped_config(base), variant or default_variant), from_run)
     if config.lifelong is None and config.task.file_source is TextFiles:
         # A stream counts the examples of its tasks, which documents of any length do not have.
         config.task = replace(config.task, fixed_length_examples=True)
@@ -169,8 +174,8 @@ def _check_vectors(config: Config, paths: Sequence[Path], name: str, variant: st
     missing = [path for path in paths if not (path / "train.npy").is_file()]
     if config.model.reads != "vectors" or not missing:
         return
-    variants = sorted(describe_config(name or CONFIG)[1], key=lambda other: other != VARIANT)
-    texts = (other for other in variants if load_config(name or CONFIG, other).model.reads != "vectors")
+    variants = sorted(describe_config(name or shipped_config(CONFIG))[1], key=lambda other: other != VARIANT)
+    texts = (other for other in variants if load_config(name or shipped_config(CONFIG), other).model.reads != "vectors")
     proposed = " or ".join(f"--variant {other}" for other in itertools.islice(texts, 2))
     option = f"--variant {variant}" if variant else f"--config {name}"
     allowed = f"files for a model that reads texts: {proposed}; or a" if proposed else "a"
@@ -258,4 +263,5 @@ def _describe_stream(config: Config) -> str:
     model = config.model
     sizes = f" of {model.num_layers} layers of {model.dim}" if isinstance(model, TransformerBase) else ""
     kinds = f"{type_name(type(stream.method))}, {type_name(type(model))}{sizes}"
-    return f"{len(stream.tasks)} tasks ({names}){room}; {kinds}"
+    number = "1 task" if len(stream.tasks) == 1 else f"{len(stream.tasks)} tasks"
+    return f"{number} ({names}){room}; {kinds}"

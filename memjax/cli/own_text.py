@@ -20,7 +20,11 @@ from memjax.data.source_readers import open_source
 from memjax.data.tokenizers import utf8_bytes
 from memjax.settings.named_kinds import in_name_of_run
 from memjax.settings.named_memories import MEMORIES, with_memory_kind
-from memjax.settings.overrides import UsageError, load_config
+from memjax.settings.overrides import (
+    UsageError,
+    load_config,
+    shipped_config,
+)
 from memjax.settings.reading_rules import ReadingRules
 
 CONFIG = "own_text"
@@ -63,7 +67,7 @@ def text_config(
     size = sum(map(estimate_text_size, files))
     by_size = not name and variant in ("", NO_MEMORY)
     chosen = _variant_of(size) if by_size else variant
-    config = with_start(load_config(name or CONFIG, chosen), from_run)
+    config = with_start(load_config(name or shipped_config(CONFIG), chosen), from_run)
     config = config.with_memory(0) if by_size and variant else config
     if config.data.source.content_types[0] != "texts" or config.lifelong is not None:
         kind = type(config.data.source).__name__ if config.lifelong is None else "a stream of tasks"

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, get_args
 
-from memjax.cli.errors import FIELDS, SetField
 from memjax.cli.lone_words import NAMED, describe_name, describe_word
 from memjax.config import Config, Data
 from memjax.settings.checks import validate
@@ -23,7 +22,9 @@ from memjax.settings.overrides import (
     apply_overrides,
     config_names,
     describe_lone_word,
+    describe_shadowing,
     load_config,
+    shipped_config,
     suggestion,
 )
 from memjax.settings.pointers import import_files
@@ -114,7 +115,6 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, verb: str, about: str | None, reads: str = "", json: str | None = None):
-        FIELDS.clear()  # those of an earlier command in this process
         super().__init__(prog=f"memjax {verb}", description=about, allow_abbrev=False)
         self.set_defaults(run=None, config=None, variant="", own_text=None, own_tasks=None, is_data_named=False)
         self.set_defaults(from_run=None, memory_kind="", method="", module=[])
@@ -152,12 +152,6 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--strict", action="store_true", help=strict)
         if json is not None:
             self.add_argument("--json", action="store_true", help=f"print one JSON object{json}")
-
-    def add_argument(self, *names: str, sets: SetField | None = None, **options: Any) -> argparse.Action:
-        """Adds an option as `argparse` does. `sets` is the field that it sets, for the name in lines about mistakes."""
-        if sets:
-            FIELDS[names[0]] = sets
-        return super().add_argument(*names, **options)
 
     def error(self, message: str) -> NoReturn:
         for pattern, describe in ARGPARSE_MESSAGES:
@@ -355,8 +349,8 @@ def _choose_config(options: argparse.Namespace) -> tuple[Config, str]:
 
         config, line = config_from_run(options.from_run, options.config, options.variant)
     else:
-        name = DEFAULT_CONFIG if options.config is None else options.config
-        config, line = load_config(name, options.variant), ""
+        name = shipped_config(DEFAULT_CONFIG) if options.config is None else options.config
+        config, line = load_config(name, options.variant), describe_shadowing(name)
     return _replace_by_name(config, memory_kind=options.memory_kind, method=options.method), line
 
 

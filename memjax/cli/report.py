@@ -6,6 +6,7 @@ from pathlib import Path
 from memjax.cli.over import add_over, read_over
 from memjax.cli.parser import Parser, make_reader
 from memjax.cli.places import check_file, check_folder
+from memjax.durable_files import replace_file
 from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import Count, Number
 
@@ -51,7 +52,7 @@ def run(arguments: list[str]) -> int:
     out = Path(options.out).expanduser() if options.out else _beside(runs)
     if options.out:
         out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(make_page(report), encoding="utf-8")
+    replace_file(out, make_page(report).encode())
     print(f"{out}: {sum(len(section.panels) for section in report.sections)} panels, {len(report.figures)} figures")
     if options.figures:
         print(f"{options.figures}: {len(write_figures(report.figures, options.figures))} files")

@@ -6,6 +6,7 @@ from pathlib import Path
 from memjax.cli.parser import GENERATION_FIELDS, Parser, make_reader, open_run, parse_with_config, print_result
 from memjax.cli.places import check_file
 from memjax.config import Evaluation
+from memjax.durable_files import replace_file
 from memjax.settings.overrides import UsageError
 from memjax.settings.ranges import Count, Number, Probability, Seed, Temperature
 
@@ -45,7 +46,7 @@ def run(arguments: list[str]) -> int:
     model = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
     settings = {"segment_length": config.data.segment_length, "sampling": sampling, "seed": options.seed}
     images = sample_images(model, loaded.variables, options.count, shape, **settings)
-    path.write_bytes(png_grid(images, options.columns))
+    replace_file(path, png_grid(images, options.columns))
     facts = {
         "run": options.run,
         **loaded.checkpoint.facts(),

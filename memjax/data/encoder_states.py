@@ -9,6 +9,7 @@ The states are read from a memory-mapped file:
 """
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +128,8 @@ def write_states(
     tokens = sum(examples.num_tokens(index) for index in range(len(examples)))
     with write_then_rename(file) as partial:
         array = np.lib.format.open_memmap(partial, mode="w+", dtype=np.float32, shape=(tokens, dim))
+        with partial.open("r+b") as mapped:  # A full disk would end the process where the array is written.
+            os.posix_fallocate(mapped.fileno(), 0, partial.stat().st_size)
         fill(array)
         array.flush()
     description = {"encoder": encoder, "first_layer": first, "examples": len(examples), "tokens": tokens}

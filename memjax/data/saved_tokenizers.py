@@ -14,11 +14,13 @@ from typing import Any
 from memjax.data.byte_pairs import BytePairTokenizer
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from memjax.data.wordpiece import WordPieceTokenizer
-from memjax.durable_files import read_json, write_json
+from memjax.durable_files import DamagedError, file_checksum, read_json, write_file, write_json
 
 __all__ = ["fingerprint_of", "load_tokenizer", "save_tokenizer"]
 
 ABOUT = "about.json"
+MADE_WITH_RUN = "allowed: the file that was made with the run"
+"""Advice about a damaged file"""
 
 _LOADERS: dict[str, Callable[[Path], Any]] = {
     "ByteTokenizer": lambda folder: ByteTokenizer(),
@@ -47,9 +49,10 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name, content in base.files().items():
-        (partial / name).write_bytes(content)
+        write_file(partial / name, content)
     description = {"kind": type(base).__name__, "fingerprint": base.fingerprint, "vocab_size": base.vocab_size}
-    write_json(partial / ABOUT, description)
+    files = {name: file_checksum(partial / name) for name in base.files()}
+    write_json(partial / ABOUT, {**description, "files": files})
     shutil.rmtree(folder, ignore_errors=True)
     partial.replace(folder)
 
@@ -68,7 +71,11 @@ def load_tokenizer(folder: Path) -> Any:
         description = read_json(about_file)
         load, fingerprint = _LOADERS[description["kind"]], description["fingerprint"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"tokenizer: {about_file} is damaged, allowed: the file that was made with the run") from error
+        raise DamagedError(f"tokenizer: {about_file} is damaged, {MADE_WITH_RUN}") from error
+    for name, expected in description.get("files", {}).items():  # earlier versions wrote none
+        file = folder / name
+        if not file.is_file() or file_checksum(file) != expected:
+            raise DamagedError(f"tokenizer: {file} is damaged (it is not what memjax wrote), {MADE_WITH_RUN}")
     tokenizer = load(folder)
     if tokenizer is not None and tokenizer.fingerprint != fingerprint:
         raise ValueError(

@@ -8,15 +8,18 @@ A token file is a folder:
     documents.bin   int64 [documents, 3]: end in tokens.bin, UTF-8 bytes, number in the source; one row per document
     names.txt       one JSON string per document
     token_bytes.npy int32 [vocab]: UTF-8 bytes of each id
+    blocks.json     SHA-256 of every block of 4 MiB of each of these files
     done.json       totals and SHA-256 of the tokens; written last, through a temporary file
 
 Writing appends. If a writer is killed at any moment, the next writer continues its work: it cuts off everything after
 the last complete row of documents.bin, and goes on with the next document of the source. A folder without done.json is
-never read.
+never read. Each block is compared with its checksum when it is first read. The next writer sets a damaged folder aside
+and begins anew.
 """
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,16 +28,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from memjax.data.checked_files import CheckedFile, block_checksums, read_checked, report_damage
 from memjax.data.documents import Documents
 from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.data.sources import TextSource, text_or_problem
+from memjax.data.token_folders import is_made_from, lock_folder, read_descriptions, set_aside, start_folder
 from memjax.data.tokenizers import Tokenizer, utf8_bytes
-from memjax.durable_files import is_unfinished, read_json, write_json
+from memjax.durable_files import DamagedError, checksum, explain_full_disk, read_json, write_json
 from memjax.settings.reading_rules import ReadingRules
 
 __all__ = ["TokenFile", "TokenizedDocument", "write_token_file", "write_tokens"]
 
 VERSION = 1
+OTHER_FILES = ("names.txt", "token_bytes.npy")
+"""Files of a token file that are no arrays with a row for each token or document"""
 
 Annotator = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Function from (text, ids, number of bytes of each id) to an annotation, an array with one entry per id."""
@@ -51,6 +58,7 @@ class TokenFile(Documents):
       total_tokens: Number of tokens of all documents.
       total_bytes: Number of UTF-8 bytes of the texts of all documents.
       skipped: Number of documents of the source that were left out.
+      has_checksums: Whether its blocks have checksums. Earlier versions wrote none.
       finished: Time when the file was finished, in seconds since 1970.
     """
 
@@ -60,37 +68,54 @@ class TokenFile(Documents):
         """Opens a finished token file.
 
         Raises:
-          ValueError: The folder is missing or not finished, or its files have other sizes than its totals say.
+          ValueError: The folder is missing or not finished.
+          DamagedError: A file of the folder is not as it was written.
         """
         self.path = Path(path)
         if not (self.path / "done.json").is_file():
             raise ValueError(f"path: {self.path} is not a finished token file; prepare the data (again)")
-        self.header: dict[str, Any] = read_json(self.path / "header.json")
-        done: dict[str, Any] = read_json(self.path / "done.json")
+        self.header, done, blocks = read_descriptions(self.path)
+        self.has_checksums = blocks is not None
+        checksums = blocks or {}
         self.total_tokens, self.total_bytes, self.skipped = done["tokens"], done["bytes"], done["skipped"]
         self.fingerprint: str = done["sha256"][:16]
         self.finished = (self.path / "done.json").stat().st_mtime
-        self._rows = np.fromfile(self.path / "documents.bin", np.int64).reshape(-1, 3)
+        types = {name: np.dtype(dtype) for name, dtype in self.header["types"].items()}
+        sizes = {f"{name}.bin": done["tokens"] * dtype.itemsize for name, dtype in types.items()}
+        sizes["documents.bin"] = done["documents"] * 3 * np.dtype(np.int64).itemsize
+        for name in (*sizes, *OTHER_FILES):
+            size = (self.path / name).stat().st_size if (self.path / name).is_file() else None
+            if size != sizes.get(name, size) or size is None:
+                raise report_damage(self.path / name, "it is missing" if size is None else f"{size} bytes")
+        self._rows = np.frombuffer(
+            read_checked(self.path / "documents.bin", checksums.get("documents.bin")), np.int64
+        ).reshape(-1, 3)
         self._ends, self.num_documents = self._rows[:, 0], len(self._rows)
-        self._byte_lengths = np.load(self.path / "token_bytes.npy")
-        sizes = {name: (self.path / f"{name}.bin").stat().st_size for name in self.header["types"]}
-        expected = {name: done["tokens"] * np.dtype(dtype).itemsize for name, dtype in self.header["types"].items()}
-        if sizes != expected or self.num_documents != done["documents"]:
-            raise ValueError(
-                f"path: {self.path} is damaged ({sizes} bytes, not {expected}); delete it and prepare again"
-            )
-        self._arrays = {
-            name: np.memmap(self.path / f"{name}.bin", np.dtype(dtype), "r")
-            for name, dtype in self.header["types"].items()
+        lengths = read_checked(self.path / "token_bytes.npy", checksums.get("token_bytes.npy"))
+        self._byte_lengths = np.load(io.BytesIO(lengths))
+        self._files = {
+            name: CheckedFile(self.path / f"{name}.bin", dtype, checksums.get(f"{name}.bin"))
+            for name, dtype in types.items()
         }
+        self._name_checksums = checksums.get("names.txt")
         self._names: list[str] | None = None
+
+    def compare(self) -> None:
+        """Compares all files of the folder with their checksums.
+
+        Raises:
+          DamagedError: A file is not as it was written.
+        """
+        read_checked(self.path / "names.txt", self._name_checksums)
+        for file in self._files.values():
+            file.compare()
 
     def __len__(self) -> int:
         return self.num_documents
 
     def __getitem__(self, index: int, /) -> np.ndarray:
         begin, end = self._bounds(index)
-        return self._arrays["tokens"][begin:end].astype(np.int32)
+        return self._files["tokens"][begin:end].astype(np.int32)
 
     def num_bytes(self, index: int, /) -> int:
         return int(self._rows[index, 1])
@@ -102,8 +127,8 @@ class TokenFile(Documents):
     def name(self, index: int, /) -> str:
         """Returns the name that the source gives the document."""
         if self._names is None:
-            with open(self.path / "names.txt", encoding="utf-8") as lines:
-                self._names = [json.loads(line) for line in lines]
+            text = read_checked(self.path / "names.txt", self._name_checksums).decode()
+            self._names = [json.loads(line) for line in text.splitlines()]
         return self._names[index]
 
     def annotate(self, index: int, /) -> dict[str, np.ndarray]:
@@ -113,7 +138,7 @@ class TokenFile(Documents):
         """Returns the int32 tokens `[start, stop)` of document `index`, and their annotations by name."""
         first, end = self._bounds(index)
         begin, end = min(first + start, end), min(first + stop, end)
-        parts = {name: np.asarray(array[begin:end]) for name, array in self._arrays.items()}
+        parts = {name: np.asarray(file[begin:end]) for name, file in self._files.items()}
         tokens = parts.pop("tokens").astype(np.int32)
         return tokens, {"target_bytes": self._byte_lengths[tokens], **parts}
 
@@ -252,12 +277,20 @@ def write_tokens(
         "annotations": sorted(annotations),
         "vocab_size": len(token_bytes),
     }
-    with _lock_folder(folder):
-        if _is_made_from(folder, header):
-            if (folder / "done.json").is_file():
-                return TokenFile(folder)
-        else:
-            _start(folder, header)
+    tell = progress or (lambda text, done, total: None)
+    with lock_folder(folder):
+        try:
+            if not is_made_from(folder, header):
+                start_folder(folder, header)
+            elif (folder / "done.json").is_file():
+                file = TokenFile(folder)
+                if not file.has_checksums:
+                    tell(f"{folder}: an earlier version of memjax wrote it without checksums", 0, 0)
+                return file
+        except DamagedError as error:
+            damage = str(error).partition(";")[0].partition(", allowed")[0]
+            tell(f"{damage}; the folder is set aside as {set_aside(folder)}, and prepared again", 0, 0)
+            start_folder(folder, header)
         np.save(folder / "token_bytes.npy", np.asarray(token_bytes, np.int32))
         _Writer(folder, min_tokens, rules).write(documents, total, progress)
     return TokenFile(folder)
@@ -284,7 +317,8 @@ class _Writer:
         end, num_written = (int(rows[-1, 0]), len(rows)) if len(rows) else (0, 0)
         number = int(rows[-1, 2]) + 1 if len(rows) else 0
         num_bytes = int(rows[:, 1].sum())
-        with contextlib.ExitStack() as stack:
+        advice = "the documents before are kept; free some and run the same command again"
+        with explain_full_disk(self._folder, advice), contextlib.ExitStack() as stack:
             files = {
                 name: stack.enter_context(open(self._folder / f"{name}.bin", "ab")) for name in self._header["types"]
             }
@@ -316,12 +350,17 @@ class _Writer:
                 f"min_document_length: none of {number} documents has {self._min_tokens} tokens; "
                 "give a smaller minimum, or longer documents"
             )
+        names = [*(f"{name}.bin" for name in self._header["types"]), "documents.bin", *OTHER_FILES]
+        blocks = {name: block_checksums(self._folder / name) for name in names}
+        write_json(self._folder / "blocks.json", blocks, indent=None)
         done = {
             "documents": num_written,
             "tokens": end,
             "bytes": num_bytes,
             "skipped": number - num_written,
             "sha256": self._sha256(),
+            "header": checksum(self._header),
+            "blocks": checksum(blocks),
         }
         write_json(self._folder / "done.json", done, indent=1, end="")
 
@@ -397,44 +436,3 @@ def _iterate_pairs(
     for _ in zip(range(start), pairs, strict=False):
         pass
     return pairs
-
-
-def _is_made_from(folder: Path, header: Mapping[str, Any]) -> bool:
-    """Returns whether a folder is a token file, possibly unfinished, with the values of `header`.
-
-    Raises:
-      ValueError: The folder contains files but is not a token file.
-    """
-    existing = read_json(folder / "header.json")
-    if existing is None:
-        entries = [entry for entry in folder.iterdir() if not is_unfinished(entry, "header.json")]
-        strange = [entry.name for entry in entries if entry.name != ".lock"]
-        if strange:
-            raise ValueError(f"path: {folder} holds {strange[0]} and is not a token file; give another folder")
-        return False
-    return all(existing.get(name) == value for name, value in header.items())
-
-
-def _start(folder: Path, header: dict[str, Any]) -> None:
-    """Empties a folder and writes the header of a new token file."""
-    # done.json, which makes a folder readable, is deleted first, and the header, which makes it a token file, last: a
-    # process that is killed in between leaves no folder that looks complete.
-    (folder / "done.json").unlink(missing_ok=True)
-    for entry in folder.iterdir():
-        if entry.name not in (".lock", "header.json"):
-            entry.unlink()
-    # Annotations are int32: a distance, a class, a flag.
-    types = {"tokens": "<u2" if header["vocab_size"] <= 1 << 16 else "<i4"}
-    types |= dict.fromkeys(header["annotations"], "<i4")
-    write_json(folder / "header.json", {**header, "types": types}, indent=1, end="")
-
-
-@contextlib.contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
-    """Context manager that locks the folder of a token file for one writer. The lock ends with its process."""
-    import fcntl
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -24,6 +24,7 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.sentencepiece_models import SPACE, fit_sentencepiece
+from memjax.durable_files import explain_full_disk, sync_to_disk
 
 __all__ = [
     "ByteTokenizer",
@@ -97,7 +98,13 @@ def write_then_rename(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    yield partial
+    try:
+        with explain_full_disk(target):
+            yield partial
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_to_disk(partial)
     partial.replace(target)
 
 

@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from memjax.datastore.files import (
-    DiskFull,
-    explain_full_disk,
-    file_checksum,
     lock_file,
     read_checked_json,
     write_checked_json,
 )
 from memjax.datastore.plan import free_bytes
 from memjax.datastore.store import Store
-from memjax.durable_files import sync_to_disk
+from memjax.durable_files import DiskFull, explain_full_disk, file_checksum, sync_to_disk
 
 
 def save_artefact(

@@ -15,8 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from memjax.datastore.files import DiskFull
-
 MARK = "memjax-error:"
 """Prefix of an error's line. Runners pass on the text of an exception, not the exception itself."""
 WATCH_SECONDS = 1.0

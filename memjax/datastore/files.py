@@ -1,32 +1,22 @@
-"""Checksums of files, JSON files that carry their own, locks, and an explanation of a full disk.
-
-A JSON file with the checksum of its own contents shows even a flipped bit.
-"""
+"""JSON files of stores, which must have a checksum, and locks."""
 
 import contextlib
-import errno
-import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from memjax.durable_files import read_json, write_json
+from memjax.durable_files import DamagedError, DiskFull, checksum, read_json, write_json
 
 __all__ = ["DiskFull"]
-
-
-class DiskFull(OSError):
-    """An error for a full disk, an `OSError` whose message names the file and says how to continue."""
 
 
 def write_checked_json(path: Path, value: dict[str, Any]) -> None:
     """Writes the JSON object `value`, which has no name `checksum`, to a file, with a checksum added to it. See
     `memjax.durable_files.write_json`.
     """
-    write_json(path, {**value, "checksum": checksum(value)}, indent=1)
+    write_json(path, value, indent=1)
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
@@ -36,48 +26,17 @@ def read_checked_json(path: Path) -> dict[str, Any]:
     Raises:
       ValueError: The file is not as it was written.
     """
-    with contextlib.suppress(ValueError):
-        value = read_json(path)
+    with contextlib.suppress(DamagedError):
+        value = read_json(path, needs_checksum=True)
         if isinstance(value, dict):
-            if value.get("checksum") == checksum({k: v for k, v in value.items() if k != "checksum"}):
-                return value
-    raise ValueError(f"datastore: {path} is damaged: it is not what was written; restore it, or build it anew")
-
-
-def checksum(value: Any) -> str:
-    """Returns the SHA-256 of a value that JSON can hold, in hexadecimal digits. The order of the names in an object has
-    no effect.
-
-    Example:
-      >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1})
-      True
-    """
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def file_checksum(path: Path) -> str:
-    """Returns the SHA-256 of the contents of a file, in hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+            return {**value, "checksum": checksum(value)}
+    raise DamagedError(f"datastore: {path} is damaged: it is not what was written; restore it, or build it anew")
 
 
 def view_as_bytes(array: np.ndarray) -> memoryview:
     """Returns the memory of a contiguous array of any dtype as a `memoryview` of bytes, without a copy."""
     # The view as bytes is for bfloat16, which has no buffer of its own.
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def explain_full_disk(path: Path, message: str) -> Iterator[None]:
-    """Context manager that turns the `OSError` of a full disk or quota into `DiskFull`, which names the file `path` and
-    ends with `message`. Other errors pass unchanged.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or isinstance(error, DiskFull):
-            raise
-        raise DiskFull(error.errno, f"no space is left on the disk; {message}", str(path)) from error
 
 
 @contextlib.contextmanager

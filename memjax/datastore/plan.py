@@ -8,9 +8,8 @@ import time
 import uuid
 from pathlib import Path
 
-from memjax.datastore.files import explain_full_disk
 from memjax.datastore.store import DIGESTS, VALUE_DTYPE, Header, num_blocks
-from memjax.durable_files import PARTIAL, write_file
+from memjax.durable_files import PARTIAL, explain_full_disk, write_file
 
 __all__ = ["StorePlan", "measure_write_speed", "plan_store"]
 

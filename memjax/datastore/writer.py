@@ -30,8 +30,6 @@ from typing import Any
 import numpy as np
 
 from memjax.datastore.files import (
-    explain_full_disk,
-    file_checksum,
     lock_file,
     read_checked_json,
     view_as_bytes,
@@ -48,7 +46,7 @@ from memjax.datastore.store import (
     read_header,
     shard_folder,
 )
-from memjax.durable_files import PARTIAL, sync_to_disk, write_all, write_file
+from memjax.durable_files import PARTIAL, explain_full_disk, file_checksum, sync_to_disk, write_all, write_file
 
 __all__ = ["ShardWriter", "create_store", "finish_store", "read_cursor"]
 

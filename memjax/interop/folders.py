@@ -139,7 +139,7 @@ def write_folder(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG_FILE, described)
+    write_json(folder / CONFIG_FILE, described, checked=False)
     seen: set[int] = set()
     unique = {n: w for n, w in weights.items() if not (id(w) in seen or seen.add(id(w)))}
     if places:
@@ -155,7 +155,7 @@ def write_folder(
     for file in dict.fromkeys(files.values()):
         save_weights({name: unique[name] for name in unique if files[name] == file}, folder / file)
     index = {"metadata": {"total_size": sum(w.nbytes for w in unique.values())}, "weight_map": files}
-    write_json(folder / INDEX_FILE, index)
+    write_json(folder / INDEX_FILE, index, checked=False)
 
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:

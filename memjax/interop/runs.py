@@ -242,7 +242,7 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
         notes = _write_tokenizer(run, partial, experiment.tokenizer, length)
         folders.write_folder(partial, described, weights, shard_bytes=shard_bytes, places=places)
         if ids and not (partial / GENERATION_FILE).exists():
-            write_json(partial / GENERATION_FILE, ids)
+            write_json(partial / GENERATION_FILE, ids, checked=False)
         if left_out:
             write_json(partial / LEFT_OUT_FILE, {"run": str(run), "step": checkpoint.step, "left_out": left_out})
     parameters = [weight for name, weight in weights.items() if not name.endswith(family.constants)]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.lifelong.policies import CandidateRows
+from memjax.memory.state_trees import is_array_like
 from memjax.typing import Batch
 
 
@@ -19,7 +20,7 @@ def check_row(row: Any) -> None:
     if not leaves:
         raise ValueError(f"row: given {row!r}, allowed: a tree with one array or more, such as a Batch or a dict")
     for path, leaf in leaves:
-        if not hasattr(leaf, "shape") and not isinstance(leaf, bool | int | float):
+        if not is_array_like(leaf) and not isinstance(leaf, bool | int | float):
             leaf_text = f"{leaf!r} of {type(leaf).__name__}"
             raise ValueError(f"{_label('row', path)}: given {leaf_text}, allowed: an array or jax.ShapeDtypeStruct")
     for name in ("mask", "weights", "start_of_document") if isinstance(row, Batch) else ():
@@ -41,7 +42,7 @@ def require_integer(name: str, value: Any, least: int, allowed: str) -> None:
 
 def check_key(key: Any) -> None:
     """Raises an error for a number or None in the place of a random key."""
-    if not hasattr(key, "dtype"):
+    if not is_array_like(key):
         raise ValueError(f"key: given {key!r}, allowed: a random key, such as jax.random.key(0)")
 
 
@@ -97,10 +98,9 @@ def _check_rows(stored: Any, rows: Any) -> int:
     Raises:
       ValueError: Other arrays, shapes or dtypes, or arrays with different numbers of rows.
     """
-    is_array = hasattr(stored, "dtype")
-    if hasattr(rows, "dtype") != is_array or not (is_array or type(rows) is type(stored)):
+    if is_array_like(rows) != is_array_like(stored) or not (is_array_like(stored) or type(rows) is type(stored)):
         rows_text = "None" if rows is None else type(rows).__name__
-        allowed = "an array" if is_array else type(stored).__name__
+        allowed = "an array" if is_array_like(stored) else type(stored).__name__
         raise ValueError(f"rows: given {rows_text}, allowed: {allowed}, as init_memory was given")
     have = {name: _describe_array(leaf, ("rows", *leaf.shape[1:])) for name, leaf in _leaves(stored).items()}
     offered = _leaves(rows)

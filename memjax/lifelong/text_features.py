@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.config import Config
+from memjax.data.content import file_sha256
 from memjax.data.documents import Examples
 from memjax.data.encoder_states import has_states, write_states
 from memjax.data.glue import LabelledText
 from memjax.data.paths import digest
 from memjax.data.tokenizers import write_then_rename
 from memjax.data.wordpiece import join_texts, truncate_texts
-from memjax.durable_files import read_json, write_json
+from memjax.durable_files import DamagedError, read_json, write_json
 from memjax.models.compiled_programs import jit_by_model
 from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.models.text_encoder import TextEncoder, mean_pooling
@@ -261,9 +262,12 @@ def cached_features(
     joined = digest(part for text in texts for part in ([text] if isinstance(text, str) else [*text, ""]))
     wanted = f"{fingerprint}-{joined[:16]}"
     if file.is_file() and about.is_file():
-        stored = read_json(about)["fingerprint"]
-        if stored != wanted:
-            raise ValueError(f"path: {file} holds the features {stored}, allowed: {wanted}; give another path")
+        stored = read_json(about, advice="remove it, so that it is made again")
+        if stored["fingerprint"] != wanted:
+            features = stored["fingerprint"]
+            raise ValueError(f"path: {file} holds the features {features}, allowed: {wanted}; give another path")
+        if stored.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
+            raise DamagedError(f"path: {file} is damaged (it is not what memjax wrote); remove it and {about}")
         return np.load(file, mmap_mode="r")
     vectors = np.asarray(encode(texts), np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
@@ -271,7 +275,7 @@ def cached_features(
             f"encode: given an array {list(vectors.shape)}, allowed: a vector for each of {len(texts)} texts"
         )
     _save(file, vectors)
-    write_json(about, {"fingerprint": wanted, "texts": len(texts)})
+    write_json(about, {"fingerprint": wanted, "texts": len(texts), "sha256": file_sha256(file)})
     return np.load(file, mmap_mode="r")
 
 

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from memjax.functional.shapes import array_arguments, check_arguments
-from memjax.memory.state_trees import leaves_and_axes
+from memjax.memory.state_trees import is_array_like, leaves_and_axes
 from memjax.settings.ranges import describe_invalid
 from memjax.typing import Mask
 
@@ -153,7 +153,7 @@ def _with_size_check(init_state: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError:
             fits = False
         if not fits:
-            size_text = f"shape {batch_size.shape}" if hasattr(batch_size, "shape") else repr(batch_size)
+            size_text = f"shape {batch_size.shape}" if is_array_like(batch_size) else repr(batch_size)
             raise ValueError(f"batch_size: given {size_text}, allowed: an integer of at least 1")
         dtype = arguments[1] if len(arguments) > 1 else options.get("dtype")
         if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
@@ -183,11 +183,10 @@ def _compare_trees(tree: Any, expected: Any, path: str = "") -> tuple[str, str, 
     """Returns where a tree first differs from an expected one, what is given there, and what is allowed. None if they
     have the same classes and shapes.
     """
-    is_array = hasattr(expected, "dtype")
-    if hasattr(tree, "dtype") != is_array or not (is_array or type(tree) is type(expected)):
-        name = lambda node: "an array" if hasattr(node, "dtype") else type(node).__name__
+    if is_array_like(tree) != is_array_like(expected) or not (is_array_like(expected) or type(tree) is type(expected)):
+        name = lambda node: "an array" if is_array_like(node) else type(node).__name__
         return path, name(tree), name(expected)
-    if is_array:
+    if is_array_like(expected):
         return None if tree.shape == expected.shape else (path, f"shape {tree.shape}", str(expected.shape))
     parts, others = (
         jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda part, root=node: part is not root)[0]
@@ -215,8 +214,8 @@ def check_call(x: Any, state: Any, **arguments: Any) -> None:
     Raises:
       ValueError: Rows of the state or of an argument that are not those of `x`, a mask of another length, or no token.
     """
-    if not hasattr(x, "shape") or len(x.shape) < 2:
-        segment_text = f"shape {x.shape}" if hasattr(x, "shape") else type(x).__name__
+    if not is_array_like(x) or len(x.shape) < 2:
+        segment_text = f"shape {x.shape}" if is_array_like(x) else type(x).__name__
         raise ValueError(f"x: given {segment_text}, allowed: an array [batch, length, ...]")
     _require_tokens(x)
     rows, length = x.shape[:2]

@@ -209,8 +209,7 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     Facts that are not known are missing, and so are parts of the model that have their usual kind. The table of all
     settings has those.
     """
-    from memjax.durable_files import read_json
-    from memjax.training.run_versions import describe_generator, generator_of
+    from memjax.training.run_versions import describe_generator, generator_of, read_attempts
     from memjax.training.runs import config_to_dict
 
     config, memory_facts = run.config, run.config.model.memory_facts
@@ -246,8 +245,7 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
         if isinstance(score.get(measure), int | float):
             facts[measure.replace("_", " ")] = score[measure]
     path = run.directory
-    versions = read_json(path / "versions.json") or [{}]
-    newest = versions[-1] if isinstance(versions, list) else {}
+    newest = (read_attempts(path) or [{}])[-1]
     shown = ("python", "memjax", "jax", "devices")
     facts["versions"] = ", ".join(f"{name} {newest[name]}" for name in shown if name in newest) or None
     if describe_generator(path):  # those of here are no fact of the run

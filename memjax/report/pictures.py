@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from memjax.durable_files import replace_file
 from memjax.report import charts
 from memjax.report.panel import Figure
 
@@ -67,7 +68,7 @@ def write_figures(figures: Iterable[Figure], folder: Path | str) -> list[Path]:
     for figure in figures:
         for kind in ("svg", "png"):
             path = folder / f"{figure.name}.{kind}"
-            path.write_bytes(_draw(figure, kind))
+            replace_file(path, _draw(figure, kind))
             paths.append(path)
     return paths
 

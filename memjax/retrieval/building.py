@@ -16,10 +16,10 @@ import numpy as np
 from memjax.config import Config
 from memjax.data.documents import Documents
 from memjax.datastore.beam import run_pipeline
-from memjax.datastore.files import checksum
 from memjax.datastore.plan import StorePlan, measure_write_speed, plan_store
 from memjax.datastore.store import Header, Progress, Store
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
+from memjax.durable_files import checksum
 from memjax.retrieval.keys import TAP, KeyExtractor, make_key_extractor
 from memjax.training import processes
 from memjax.training.loaded_runs import load_run

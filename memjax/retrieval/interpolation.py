@@ -20,10 +20,10 @@ import numpy as np
 
 from memjax.data.annotations import NUMBER
 from memjax.datastore.artefacts import artefact_names, open_artefact, save_artefact
-from memjax.datastore.files import checksum
 from memjax.datastore.index import Index
 from memjax.datastore.opening import choose_backend, open_index
 from memjax.datastore.store import Store
+from memjax.durable_files import checksum
 from memjax.inference.decoding import Recall
 from memjax.memory.knn_lm import KNNMemory
 from memjax.models.factory import make_mixtures

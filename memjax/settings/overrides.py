@@ -5,6 +5,7 @@
 value.
 """
 
+import ast
 import contextlib
 import dataclasses
 import difflib
@@ -100,8 +101,33 @@ def config_folders() -> list[Path]:
     """Returns the paths of the folders in which `--config NAME` looks for NAME.py: ./configs, then those shipped with
     memjax.
     """
-    package = Path(__file__).parent.parent
-    return [folder for folder in (Path("configs"), package / "configs", package.parent / "configs") if folder.is_dir()]
+    shipped = _shipped_folders()
+    current = Path("configs")
+    return [current, *shipped] if current.is_dir() and current.resolve() not in shipped else shipped
+
+
+def _shipped_folders() -> list[Path]:
+    """Returns the folders of the configs shipped with memjax: in the package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    return [folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir()]
+
+
+def shipped_config(name: str) -> str:
+    """Returns the path of the file of a config that is shipped with memjax, whatever the current folder has under its
+    name.
+    """
+    return str(next(file for folder in _shipped_folders() if (file := folder / f"{name}.py").is_file()))
+
+
+def describe_shadowing(name: str) -> str:
+    """Describes in one line that `--config NAME` takes a file of the current folder, and not the config of that name
+    which is shipped with memjax. '' if it does not.
+    """
+    shipped = _shipped_folders()
+    files = [folder / f"{name}.py" for folder in config_folders() if (folder / f"{name}.py").is_file()]
+    if len(files) < 2 or Path(name).is_file() or files[0].resolve().parent in shipped:
+        return ""
+    return f"config: {files[0]} of this folder is used, not the {name} that is shipped with memjax ({files[1]})"
 
 
 def config_names() -> list[str]:
@@ -133,12 +159,29 @@ def find_config(name: str) -> Path:
 
 def describe_config(name: str) -> tuple[str, dict[str, str]]:
     """Returns the first line of the docstring of the config file with this name or path, and a dictionary from its
-    variants to their descriptions.
+    variants to their descriptions. A file that is not shipped with memjax is read and not run.
     """
-    module = _load_module(name, find_config(name))
-    about = (module.__doc__ or "").strip().partition("\n")[0]
-    variants = getattr(module, "VARIANTS", {})
+    path = find_config(name)
+    if path.resolve().parent in _shipped_folders():
+        module = _load_module(name, path)
+        text, variants = module.__doc__ or "", getattr(module, "VARIANTS", {})
+    else:
+        text, variants = _read_facts(path)
+    about = text.strip().partition("\n")[0]
     return about, {str(variant): str(variants[variant]) if isinstance(variants, dict) else "" for variant in variants}
+
+
+def _read_facts(path: Path) -> tuple[str, Any]:
+    """Reads the docstring and the `VARIANTS` of a config file of the user, without running it. Variants that are not
+    written out in it are left out.
+    """
+    with _mistakes_in(path):
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["VARIANTS"]:
+            with contextlib.suppress(ValueError):
+                return ast.get_docstring(tree) or "", ast.literal_eval(node.value)
+    return ast.get_docstring(tree) or "", {}
 
 
 def _load_module(name: str, path: Path) -> types.ModuleType:

@@ -12,6 +12,7 @@ save. This module checks all three. Only this module and `processes` import orba
 import contextlib
 import hashlib
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.durable_files import explain_full_disk
 from memjax.training.named_arrays import (
     describe_array_difference,
     describe_arrays,
@@ -132,11 +134,14 @@ class Checkpoints:
         manifest = {"format": FORMAT, "step": step, "extra": extra, "keys": key_kinds(tree), "arrays": descriptions}
         manifest["checksum"] = _checksum_of_json(manifest)
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
-        if not manager.save(step, args=items, force=True):
+        message = f"step {step} is not saved; free some and run the same command again"
+        with explain_full_disk(self.directory, message), _silence_failed_writes():
+            saved = manager.save(step, args=items, force=True)
+            manager.wait_until_finished()
+        if not saved:
             raise RuntimeError(
                 f"{self.directory}: step {step} was not saved; there is a checkpoint of it, or a later one"
             )
-        manager.wait_until_finished()
 
     def restore(
         self, expected: Any, without: tuple[str, ...] = (), *, anew: tuple[str, ...] = (), step: int | None = None
@@ -190,14 +195,20 @@ class Checkpoints:
         step, arrays, manifest = newest
         return RestoredCheckpoint(step, unflatten(tree, {**arrays, **lacking}, manifest["keys"]), manifest["extra"])
 
-    def shapes(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the shapes and dtypes of the arrays in the checkpoint of a step by name, without reading them."""
-        arrays = self._read_manifest(step)["arrays"]
+    def shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes and dtypes of the arrays in the newest checkpoint with an intact manifest by name, without
+        reading them. Empty without one.
+        """
+        manifest = next(filter(None, map(self._intact_manifest, reversed(self.steps()))), {"arrays": {}})
+        arrays = manifest["arrays"]
         return {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, (dtype, shape, _) in arrays.items()}
 
-    def extra(self, step: int) -> Any:
-        """Returns the JSON value that was saved with the checkpoint of a step, without reading the arrays."""
-        return self._read_manifest(step)["extra"]
+    def extras(self) -> dict[int, Any]:
+        """Returns the JSON values that were saved with the checkpoints, by step in ascending order, without reading the
+        arrays. Checkpoints with a damaged manifest are left out.
+        """
+        manifests = {step: self._intact_manifest(step) for step in self.steps()}
+        return {step: manifest["extra"] for step, manifest in manifests.items() if manifest is not None}
 
     def load(
         self, prefix: str | tuple[str, ...] = "params/", *, step: int | None = None
@@ -274,6 +285,15 @@ class Checkpoints:
             raise ValueError(f"{self.directory}: none of the checkpoints {steps} is intact; delete them to start anew")
         return None
 
+    def _intact_manifest(self, step: int) -> dict[str, Any] | None:
+        """Reads the manifest of a checkpoint. None, with a warning, if it is damaged."""
+        try:
+            return _read_on_all("its manifest cannot be read", self._read_manifest, step)
+        except _DamagedCheckpoint as reason:
+            self.damaged.add(step)
+            self._on_warning(f"checkpoint {step} is damaged, {reason}: it is left out")
+            return None
+
     def _read_manifest(self, step: int) -> dict[str, Any]:
         """Reads the manifest of a checkpoint and checks its checksum."""
         import orbax.checkpoint as ocp
@@ -323,6 +343,18 @@ class Checkpoints:
                 ),
             )
         return self._opened
+
+
+@contextlib.contextmanager
+def _silence_failed_writes() -> Iterator[None]:
+    """Context manager that suppresses what the threads of Orbax log about an error that a save then raises anyway."""
+    is_other = lambda record: "_SignalingThread.run() raised an exception" not in record.getMessage()
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 @contextlib.contextmanager

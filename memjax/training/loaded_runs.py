@@ -273,16 +273,15 @@ def checkpoint_steps(run: Path | str) -> list[int]:
 
 
 def checkpoint_extras(run: Path | str) -> dict[int, Mapping[str, Any]]:
-    """Reads the JSON values that were saved in the checkpoints of a run, by step in ascending order."""
+    """Reads the JSON values that were saved in the intact checkpoints of a run, by step in ascending order."""
     with _checkpoints(run) as checkpoints:
-        return {step: checkpoints.extra(step) or {} for step in checkpoints.steps()}
+        return {step: extra or {} for step, extra in checkpoints.extras().items()}
 
 
 def saved_shapes(run: Path | str) -> dict[str, jax.ShapeDtypeStruct]:
-    """Reads the shapes and dtypes of the arrays in the newest checkpoint of a run by name. Empty without one."""
+    """Reads the shapes and dtypes of the arrays in the newest intact checkpoint of a run by name. Empty without one."""
     with _checkpoints(run) as checkpoints:
-        steps = checkpoints.steps()
-        return checkpoints.shapes(steps[-1]) if steps else {}
+        return checkpoints.shapes()
 
 
 def load_arrays(run: Path | str, step: int | None = None) -> tuple[LoadedCheckpoint, dict[str, Any], Mapping[str, Any]]:
@@ -301,8 +300,9 @@ def load_arrays(run: Path | str, step: int | None = None) -> tuple[LoadedCheckpo
         steps = _steps_done(number, extra or {})
         damaged = tuple(other - number + steps for other in sorted(checkpoints.damaged))
         newest = max(checkpoints.steps())
-        if newest != number and newest not in checkpoints.damaged:
-            newest_steps = _steps_done(newest, checkpoints.extra(newest) or {})
+        extras = checkpoints.extras() if newest != number and newest not in checkpoints.damaged else {}
+        if newest in extras:
+            newest_steps = _steps_done(newest, extras[newest] or {})
         else:  # No position can be read from a damaged checkpoint, which is most often of the same task.
             newest_steps = newest - number + steps
         return LoadedCheckpoint(steps, newest_steps, damaged, number), arrays, extra or {}

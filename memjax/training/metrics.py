@@ -1,7 +1,11 @@
 """Computes metrics for people, such as perplexity and bits per byte, and writes them to `metrics.jsonl`."""
 
+import itertools
 import json
 import math
+import re
+import warnings
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from memjax.durable_files import CHECKSUM, DamageWarning, explain_full_disk, replace_file
 from memjax.typing import WeightedSum
 
 __all__ = ["read_metrics"]
@@ -72,8 +77,16 @@ def describe_totals(totals: Mapping[str, WeightedSum]) -> dict[str, float | None
     return line | {name: means[name] for name in sorted(means) if name not in ("nll", "bytes", *line)}
 
 
+LINE_CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{8})"}$')
+"""End of a line of `metrics.jsonl`: the CRC-32 of the JSON object without this entry"""
+
+LOST_END = re.compile(rb'(?<=[0-9a-f]{8}"})[^\n](?={"step": )')
+"""Damaged end of a line, which is no longer a line feed"""
+
+
 class MetricsFile:
-    """The file `metrics.jsonl` of a run, with one JSON object per line, each with `step`, `attempt` and `kind`.
+    """The file `metrics.jsonl` of a run, with one JSON object per line, each with `step`, `attempt`, `kind` and a
+    checksum.
 
     Evaluations are identified by `step`, `stage`, `phase` and `name`. A line without `stage` belongs to stage 0, a line
     without `phase` to the updates of its stage, and a line without `name` to `Config.evaluation`.
@@ -97,12 +110,12 @@ class MetricsFile:
         once. Numbers that are not finite become null.
         """
         line = {"step": step, "attempt": self.attempt, "kind": kind, **values}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_replace_non_finite(line)) + "\n")
+        with explain_full_disk(self.path), self.path.open("ab") as file:
+            file.write(encode_line(_replace_non_finite(line)))
 
     def cut(self, step: int, stage: int | None = None, phase: str = "steps") -> None:
         """Removes the lines after a position of the run, and a half-written last line. Without `stage` all lines of
-        `step` are kept.
+        `step` are kept. Damaged lines stay where they are.
 
         Args:
           step: Step of the last line to keep.
@@ -114,10 +127,8 @@ class MetricsFile:
         order = ("before", "steps", "after")
         place = lambda line: (line["step"], line.get("stage", 0), order.index(line.get("phase", "steps")))
         last = (step, math.inf, 0) if stage is None else (step, stage, order.index(phase))
-        lines = [json.dumps(line) + "\n" for line in self.read() if place(line) <= last]
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(lines), encoding="utf-8")
-        temporary.replace(self.path)
+        lines = _read_lines(self.path)
+        replace_file(self.path, b"".join(raw + b"\n" for raw, line in lines if line is None or place(line) <= last))
 
     def read(self) -> list[dict[str, Any]]:
         """Reads all lines as dictionaries. The list is empty if there is no file."""
@@ -125,23 +136,70 @@ class MetricsFile:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """Reads the lines of a file `metrics.jsonl` as dictionaries, up to a half-written one. The list is empty if there
-    is no file.
-
-    Raises:
-      ValueError: A line is JSON, but no object.
+    """Reads the lines of a file `metrics.jsonl` as dictionaries, without their checksums. The list is empty if there is
+    no file. Damaged lines are left out, with a `DamageWarning` that gives their numbers, and so is a half-written last
+    line.
     """
     path = Path(path)
-    lines = []
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], start=1):
-        try:
-            line = json.loads(text)
-        except ValueError:
-            break
-        if not isinstance(line, dict):
-            raise ValueError(f"{path}: line {number} is damaged (it is no JSON object), allowed: an object a line")
-        lines.append(line)
-    return lines
+    lines = _read_lines(path) if path.exists() else []
+    if damage := _describe_damage(path, lines):
+        warnings.warn(DamageWarning(damage), stacklevel=2)
+    return [line for _, line in lines if line is not None]
+
+
+def describe_damaged_lines(path: Path) -> str:
+    """Describes the damaged lines of a file `metrics.jsonl` by their numbers, in one line. '' if it has none."""
+    return _describe_damage(path, _read_lines(path))
+
+
+def _describe_damage(path: Path, lines: list[tuple[bytes, dict[str, Any] | None]]) -> str:
+    damaged = [str(number) for number, (_, line) in enumerate(lines, start=1) if line is None]
+    if not damaged:
+        return ""
+    name = "line" if len(damaged) == 1 else "lines"
+    numbers = ", ".join(damaged[:5]) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
+    return f"{path}: {name} {numbers} damaged (not what memjax wrote); the other {len(lines) - len(damaged)} are read"
+
+
+def encode_line(line: Mapping[str, Any]) -> bytes:
+    """Returns a JSON object as a line of `metrics.jsonl`, which ends with the checksum of what stands before it.
+
+    Example:
+      >>> encode_line({"step": 1})
+      b'{"step": 1, "checksum": "e6a0eb07"}\\n'
+    """
+    content = json.dumps(line).encode()
+    return content[:-1] + f', "{CHECKSUM}": "{zlib.crc32(content):08x}"}}\n'.encode()
+
+
+def _read_lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
+    """Reads the lines of a log with their JSON objects, None for a damaged line. A half-written last line is left
+    out.
+    """
+    *complete, last = path.read_bytes().split(b"\n")
+    lines = [*complete, last] if last and _decode_line(last, needs_checksum=False) is not None else complete
+    needs_checksum, pairs = False, []
+    for raw in itertools.chain(*map(LOST_END.split, lines)):
+        pairs.append((raw, _decode_line(raw, needs_checksum=needs_checksum)))
+        # Lines of earlier versions have none, but none of them comes after a line of this version.
+        needs_checksum = needs_checksum or LINE_CHECKSUM.search(raw) is not None
+    return pairs
+
+
+def _decode_line(raw: bytes, *, needs_checksum: bool) -> dict[str, Any] | None:
+    """Returns the JSON object of a line of a log without its checksum. None if the line is damaged."""
+    match = LINE_CHECKSUM.search(raw)
+    if match is None and needs_checksum:
+        return None
+    if match is not None and zlib.crc32(raw[: match.start()] + b"}") != int(match[1], 16):
+        return None
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+        return None
+    return {name: value for name, value in line.items() if name != CHECKSUM}
 
 
 def _replace_non_finite(value: Any) -> Any:

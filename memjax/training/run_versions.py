@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from memjax.durable_files import read_json
+from memjax.durable_files import DamagedError, read_json
 
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 """Packages whose versions are recorded for every attempt."""
@@ -24,6 +24,20 @@ def versions() -> dict[str, Any]:
     devices = jax.devices()
     facts |= {"backend": jax.default_backend(), "devices": f"{len(devices)} x {devices[0].device_kind}"}
     return facts | {"processes": jax.process_count(), "random_generator": random_generator()}
+
+
+def read_attempts(path: Path | str) -> list[dict[str, Any]]:
+    """Reads what the attempts at the run in a directory have recorded, oldest first. [] for a run without attempts.
+
+    Raises:
+      ValueError: `versions.json` is damaged.
+    """
+    file, advice = Path(path).expanduser() / "versions.json", "allowed: the attempts at the run; remove it"
+    value = read_json(file, advice=advice)
+    attempts = value.get("attempts") if isinstance(value, dict) else value or []  # a list in earlier versions
+    if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
+        raise DamagedError(f"{file}: damaged (it has no attempts), {advice}")
+    return attempts
 
 
 def random_generator() -> str:
@@ -43,11 +57,10 @@ def generator_of(path: Path | str) -> str:
       The generators in their order, joined by " then ". '' if the run has recorded none.
     """
     try:
-        attempts = read_json(Path(path).expanduser() / "versions.json")
+        attempts = read_attempts(path)
     except (ValueError, OSError):  # a run can be read without it
         return ""
-    attempts = attempts if isinstance(attempts, list) else []
-    names = [attempt.get("random_generator", "") for attempt in attempts if isinstance(attempt, dict)]
+    names = [attempt.get("random_generator", "") for attempt in attempts]
     return " then ".join(dict.fromkeys(filter(None, names)))
 
 

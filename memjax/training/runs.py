@@ -38,7 +38,7 @@ from memjax.settings.compatibility import (
 from memjax.settings.earlier_fields import ADDED
 from memjax.settings.pointers import import_kinds
 from memjax.training.processes import is_first
-from memjax.training.run_versions import versions
+from memjax.training.run_versions import read_attempts, versions
 from memjax.training.stages import GROWTH
 
 __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
@@ -115,9 +115,7 @@ class RunDirectory:
         try:
             if self._writes:
                 self._save_config()
-            self._earlier = read_json(self.path / "versions.json") or []
-            if not isinstance(self._earlier, list):
-                raise ValueError(f"{self.path / 'versions.json'}: damaged, allowed: a list of attempts; remove it")
+            self._earlier = read_attempts(self.path)
         except Exception:
             self.close()
             raise
@@ -160,7 +158,7 @@ class RunDirectory:
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(sys.argv) + "\n")
         attempt = {"attempt": self.attempt, "step": step, **versions()}
-        write_json(self.path / "versions.json", [*self._earlier, attempt])
+        write_json(self.path / "versions.json", {"attempts": [*self._earlier, attempt]})
 
     def finish(self, step: int, results: dict[str, Any]) -> None:
         """Writes `finished.json` with the step and the results, which marks the run as finished."""
@@ -340,14 +338,21 @@ def config_from_dict(value: Any) -> Any:
     return kind(**{name: config_from_dict(item) for name, item in value.items() if name != "type"})
 
 
-def load_config(path: Path | str) -> Config:
+def load_config(path: Path | str, *, accepts_edits: bool = False) -> Config:
     """Reads the configuration of a run directory.
+
+    Args:
+      path: The run directory.
+      accepts_edits: Whether to read a file that was edited by hand, whose checksum does not fit.
 
     Raises:
       ValueError: The path is not a run directory, or its configuration is damaged or of another version of memjax.
     """
     path = Path(path).expanduser()
-    value = read_json(path / "config.json")
+    advice = (
+        f"allowed: the file that was written there; after an edit by hand: memjax doctor --files {path} --accept-config"
+    )
+    value = read_json(path / "config.json", advice=advice, compare=not accepts_edits)
     if value is None:
         raise ValueError(
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"

@@ -95,3 +95,15 @@ def test_tests_use_the_folder_of_the_environment():
 def test_help_says_where(capsys):
     main(["--help"])
     assert "~/.cache/memjax/jax" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_that_others_can_write_is_not_used(tmp_path, mode):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax").chmod(mode)
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
+    assert "can be written by others, so compiled programs are neither kept nor used" in keep_programs(environment)
+    assert environment["JAX_ENABLE_COMPILATION_CACHE"] == "0"
+    (tmp_path / "jax").chmod(0o755)
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "jax")}
+    assert keep_programs(environment) == "" and "JAX_ENABLE_COMPILATION_CACHE" not in environment

@@ -9,6 +9,7 @@ from memjax.data.dialogue import TokenizerWithDialogueMarks
 from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
 from memjax.data.tokenizers import ByteTokenizer, WordTokenizer, train_sentencepiece
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.durable_files import read_json, write_json
 
 TEXTS = [f"the quick brown fox number {i} jumps over the lazy dog\n" for i in range(20)]
 
@@ -43,11 +44,16 @@ def test_what_is_gone_damaged_or_another_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"about\.json is missing"):
         load_tokenizer(folder)
     save_tokenizer(MAKERS["words"](tmp_path), folder)
-    (folder / "words.json").write_text(json.dumps(["other", "words"]))
+    about, other = read_json(folder / "about.json"), json.dumps(["other", "words"])
+    (folder / "words.json").write_text(other)
+    with pytest.raises(ValueError, match=r"words\.json is damaged \(it is not what memjax wrote\), allowed: the file"):
+        load_tokenizer(folder)
+    write_json(folder / "about.json", {**about, "files": {}})  # as earlier versions wrote it
     with pytest.raises(ValueError, match=r"holds words-.*, allowed: words-.*trained with"):
         load_tokenizer(folder)
+    write_json(folder / "about.json", about)
     (folder / "words.json").unlink()
-    with pytest.raises(ValueError, match=r"words\.json is not a file"):
+    with pytest.raises(ValueError, match=r"words\.json is damaged"):
         load_tokenizer(folder)
     (folder / "about.json").write_text("{")
     with pytest.raises(ValueError, match=r"about\.json is damaged"):

@@ -1,7 +1,7 @@
 """Token files: what is stored comes back, an interrupted writer is continued, damage is seen."""
 
 import json
-import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from memjax.data import checked_files
 from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import ArrayDocuments, Documents
 from memjax.data.reading_report import UnreadableError
 from memjax.data.sources import Texts, texts_without_names
 from memjax.data.token_files import TokenFile, TokenizedDocument, write_token_file, write_tokens
 from memjax.data.tokenizers import ByteTokenizer
+from memjax.durable_files import DamagedError
 from memjax.settings.reading_rules import ReadingRules
 
 TEXTS = {"a": "hello", "b": "ünï", "c": "x", "d": "last one\n"}
@@ -127,6 +129,7 @@ from memjax.data.reading_report import UnreadableError
 from memjax.data.sources import Texts
 from memjax.data.token_files import write_token_file
 from memjax.data.tokenizers import ByteTokenizer
+from memjax.durable_files import DamagedError
 texts = Texts([str(i) for i in range(50)], lambda i: os._exit(9) if i == int(sys.argv[2]) else f"text {i}", "source")
 write_token_file(sys.argv[1], texts, ByteTokenizer())
 """
@@ -224,10 +227,88 @@ def test_folders_that_are_not_token_files_are_left_alone(tmp_path):
         TokenFile(tmp_path)
 
 
-def test_damage_is_seen(tmp_path):
+def flip(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGES = {
+    "flip": flip,
+    "cut": lambda content: content[:-2],
+    "empty": lambda content: b"",
+    "digit": lambda content: content.translate(bytes.maketrans(b"0123456789", b"1234567890")),
+    "delete": None,
+}
+FILES = (
+    *("header.json", "done.json", "blocks.json", "tokens.bin", "place.bin", "documents.bin", "names.txt"),
+    "token_bytes.npy",
+)
+
+
+def read_all(file):
+    """Returns everything that a token file holds."""
+    parts = [(file.name(i), file.num_bytes(i), file[i].tolist(), file.annotate(i)) for i in range(len(file))]
+    return [(*rest, {key: values.tolist() for key, values in marks.items()}) for *rest, marks in parts]
+
+
+def test_the_table_of_files_is_that_of_a_folder(tmp_path):
+    write(tmp_path, annotators={"place": count})
+    assert {file.name for file in tmp_path.iterdir()} == {*FILES, ".lock"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_damage_is_refused_and_then_mended(tmp_path, name, damage):
+    folder, lines = tmp_path / "f", []
+    again = lambda: write(folder, annotators={"place": count}, progress=lambda *step: lines.append(step))
+    expected, file = read_all(again()), folder / name
+    content = file.read_bytes()
+    if damage == "delete":
+        file.unlink()
+    else:
+        file.write_bytes(DAMAGES[damage](content))
+    if damage == "digit" and file.read_bytes() == content:
+        pytest.skip("the file has no digit")
+    with pytest.raises(ValueError, match=re.escape(str(folder))) as error:  # at once, or when the block is read
+        read_all(TokenFile(folder))
+    assert len(str(error.value).splitlines()) == 1
+    lines.clear()
+    assert read_all(again()) == expected and read_all(TokenFile(folder)) == expected
+    if name != "done.json" or damage != "delete":  # which only says that the file is finished
+        (line,) = [step[0] for step in lines if step[1:] == (0, 0)]
+        assert line.endswith(f"the folder is set aside as {folder}.damaged-1, and prepared again")
+        assert {file.name for file in (tmp_path / "f.damaged-1").iterdir()} >= {*FILES} - {name}
+
+
+def test_a_file_of_another_token_file_is_refused(tmp_path):
+    write(tmp_path / "f", {"a": "hello"}), write(tmp_path / "g", {"a": "hellO"})
+    for name in ("tokens.bin", "done.json", "blocks.json", "header.json"):
+        write(tmp_path / "f", {"a": "hello"})
+        (tmp_path / "f" / name).write_bytes((tmp_path / "g" / name).read_bytes())
+        with pytest.raises(ValueError, match="is damaged"):
+            read_all(TokenFile(tmp_path / "f"))
+
+
+def test_blocks_are_compared_when_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(checked_files, "BLOCK_BYTES", 8)
     write(tmp_path)
-    os.truncate(tmp_path / "tokens.bin", 10)
-    with pytest.raises(ValueError, match="is damaged .*; delete it and prepare again"):
-        TokenFile(tmp_path)
-    done = json.loads((tmp_path / "done.json").read_text())
-    assert done["documents"] == 4
+    content = (tmp_path / "tokens.bin").read_bytes()
+    (tmp_path / "tokens.bin").write_bytes(content[:-1] + b"?")
+    file = TokenFile(tmp_path)
+    assert file[0].tolist() == TOKENIZER.encode(TEXTS["a"]).tolist()
+    with pytest.raises(DamagedError, match=r"tokens\.bin is damaged \(bytes 32 to 40 are not what was written\)"):
+        file[3]
+    with pytest.raises(DamagedError):
+        file.compare()
+
+
+def test_a_file_of_an_earlier_version_is_read_and_told(tmp_path):
+    expected = read_all(write(tmp_path))
+    (tmp_path / "blocks.json").unlink()
+    for name in ("header.json", "done.json"):
+        value = json.loads((tmp_path / name).read_text())
+        kept = {key: part for key, part in value.items() if key not in ("checksum", "header", "blocks")}
+        (tmp_path / name).write_text(json.dumps(kept))
+    lines = []
+    assert read_all(write(tmp_path, progress=lambda *step: lines.append(step))) == expected
+    assert lines == [(f"{tmp_path}: an earlier version of memjax wrote it without checksums", 0, 0)]

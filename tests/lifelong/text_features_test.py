@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +7,7 @@ import pytest
 
 from memjax.data.glue import LabelledText
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
+from memjax.durable_files import read_json
 from memjax.interop import hf_bert
 from memjax.lifelong import text_features as features
 from memjax.lifelong.text_features import (
@@ -142,7 +142,7 @@ def test_a_folder_of_splits_has_labels_and_says_what_it_is(tmp_path):
     assert {name: array.tolist() for name, array in found.items()} == {"train": [[1.0], [2.0]], "test": [[1.0]]}
     labels = np.load(tmp_path / "train_labels.npy")
     assert labels.dtype == np.int32 and labels.tolist() == [3, 7]
-    about = json.loads(Path(tmp_path, "about.json").read_text())
+    about = read_json(tmp_path / "about.json")
     assert about == {"fingerprint": "widths", "about": "how long they are", "texts": {"train": 2, "test": 1}}
 
 

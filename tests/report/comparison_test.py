@@ -168,10 +168,8 @@ def write_stream(folder, *, logged=()):
 
 
 LOGS = {
-    "a number": (3, "it is no JSON object"),
     "no kind": ({"step": 5}, "it has no kind"),
     "a kind that is a list": ({"step": 5, "kind": ["train"]}, "it has no kind"),
-    "no step": ({"kind": "evaluation"}, "it has no number step"),
     "no tokens": ({"step": 5, "kind": "train", "tokens_per_second": 2.0}, "it has no number tokens"),
     "text for a number": ({"step": 5, "kind": "grown", "seconds": "x"}, "it has no number seconds"),
     "no targets": ({"step": 5, "kind": "train", "tokens": 8.0}, "it has no number targets"),

@@ -15,9 +15,9 @@ import pytest
 from memjax.cli import main
 from memjax.config import Config, Data, Memformer, Memorizing, Model, Spalm, WikiText, Words
 from memjax.datastore import Store
-from memjax.datastore.files import checksum
 from memjax.datastore.opening import open_index
 from memjax.datastore.writer import ShardWriter, create_store, finish_store, read_cursor
+from memjax.durable_files import checksum
 from memjax.retrieval.building import (
     build_datastore,
     build_shard,

@@ -30,8 +30,8 @@ from memjax.config import (
     Spalm,
     Training,
 )
-from memjax.datastore.files import checksum
 from memjax.datastore.index import Index
+from memjax.durable_files import checksum
 from memjax.retrieval.interpolation import _tuning_conditions
 from memjax.retrieval.keys import KeyExtractor
 from memjax.settings import compatibility, earlier_fields, earlier_names

@@ -1,6 +1,7 @@
 import io
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -50,6 +51,54 @@ def test_the_file_is_cut_to_a_step(tmp_path):
     assert lines[0] == {"step": 10, "attempt": 1, "kind": "train", "nats_per_token": 10.0, "rate": None}
     MetricsFile(tmp_path / "none.jsonl").cut(3)
     assert read_metrics(tmp_path / "none.jsonl") == []
+
+
+def write_log(path):
+    file = MetricsFile(path)
+    for step in range(1, 6):
+        file.write("train", step, {"nats_per_token": step / 8})
+    return path.read_bytes()
+
+
+def read_steps(path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        steps = [line["step"] for line in read_metrics(path)]
+    return steps, [str(warning.message) for warning in caught]
+
+
+def test_every_flipped_bit_of_a_log_costs_one_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    content = write_log(path)
+    first, second = content.splitlines(keepends=True)[:2]
+    start, end = len(first), len(first) + len(second)
+    for place in range(start, end - 1):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        steps, lines = read_steps(path)
+        assert steps == [1, 3, 4, 5] and lines[0].startswith(f"{path}: line 2"), changed
+        MetricsFile(path).cut(4)
+        assert read_steps(path)[0] == [1, 3, 4] and changed[start:end] in path.read_bytes()
+
+
+def test_a_flipped_end_of_a_line_costs_nothing(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(write_log(path).replace(b"\n", b"\x0b", 2))
+    assert read_steps(path) == ([1, 2, 3, 4, 5], [])
+
+
+def test_a_log_of_an_earlier_version_goes_on(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0, "kind": "train"}\n{"step": 0, "kind"\n')
+    content = write_log(path)
+    steps, (line,) = read_steps(path)
+    assert steps == [0, 1, 2, 3, 4, 5]
+    assert line == f"{path}: line 2 damaged (not what memjax wrote); the other 6 are read"
+    path.write_bytes(content[:-1])
+    assert read_steps(path)[0] == [0, 1, 2, 3, 4, 5]
+    path.write_bytes(content[:-9])
+    assert read_steps(path)[0] == [0, 1, 2, 3, 4]
 
 
 class Terminal(io.StringIO):

@@ -6,7 +6,7 @@ import pytest
 from memjax import config as configs
 from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
 from memjax.durable_files import read_json
-from memjax.training.run_versions import versions
+from memjax.training.run_versions import read_attempts, versions
 from memjax.training.runs import RunDirectory, config_from_dict, config_to_dict, load_config, request_run, run_path
 
 
@@ -65,7 +65,7 @@ def test_a_run_directory_is_made_and_opened_again(tmp_path):
     again.record_attempt(7)
     again.finish(9, {"a": 1})
     again.close()
-    attempts = json.loads((run.path / "versions.json").read_text())
+    attempts = read_attempts(run.path)
     assert [(a["attempt"], a["step"]) for a in attempts] == [(1, 0), (2, 7)]
     assert attempts[0].keys() >= {"python", "jax", "backend", "devices"} and versions()["backend"] == "cpu"
     assert len((run.path / "command.txt").read_text().splitlines()) == 2

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.report.outcomes import stream_facts
+from memjax.training.metrics import read_metrics
 from memjax.training.runs import load_config
 from tools.recipes import RECIPES, Recipe
 from tools.results.ledger import Book, Run, finished_run, without_paths
@@ -104,8 +105,8 @@ def _record(
         variant=command[command.index("--variant") + 1],
         evaluations=evaluations,
     )
-    metrics = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    book.add(made, [] if stream else [json.loads(line) for line in metrics])  # evaluations of a stream are its matrix
+    # The evaluations of a stream are its matrix.
+    book.add(made, [] if stream else read_metrics(directory / "metrics.jsonl"))
     return made
 
 
