@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ from memjax.durable_files import read_json, write_json
 from memjax.interop import folders, peft
 from memjax.interop.families import family_of_run, family_of_weights
 from memjax.interop.family import ModelFamily
+from memjax.interop.gguf_files import is_gguf
+from memjax.interop.gguf_models import convert_gguf
 from memjax.interop.parameters import layer_groups
 from memjax.interop.peft import PeftAdapters, adapters_from_peft, adapters_to_peft
 from memjax.interop.state_dicts import dump_entries
@@ -109,8 +112,8 @@ class ExportedFolder:
 def import_run(
     folder: str | Path, path: str | Path, *, dialogues: bool = False, adapters: str | Path | None = None
 ) -> ImportedRun:
-    """Makes a new run directory `path`, at step 0, from a folder of transformers or a model on the Hugging Face hub,
-    and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a GPT-2. The
+    """Makes a new run directory `path`, at step 0, from a folder of transformers, a GGUF file or a model on the Hugging
+    Face hub, and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a GPT-2. The
     folder `adapters` holds LoRA adapters of the model, as `peft` saves them.
 
     The run can be used by `memjax generate`, `eval` and `export`, and in `training.init_from`.
@@ -118,7 +121,7 @@ def import_run(
     Args:
       folder: Folder as `save_pretrained` writes it: `config.json`, `model.safetensors` (or its parts), and the files of
         the tokenizer; or its name on the Hugging Face hub (`org/name`), from where it is downloaded. `model_type` says
-        which family it is (`memjax.interop.families`).
+        which family it is (`memjax.interop.families`). Or a GGUF file, whose tensors are dequantised.
       path: Path of the run directory, which must not exist.
       dialogues: Whether to add the marks of dialogues (`memjax.data.dialogue`) to the vocabulary of a GPT-2. Their
         initial embeddings are the mean of all entries.
@@ -131,8 +134,19 @@ def import_run(
     path = Path(path).expanduser()
     if path.exists():
         raise ValueError(f"run: {path} exists, allowed: a new directory")
+    if is_gguf(Path(folder).expanduser()):
+        with tempfile.TemporaryDirectory() as converted:
+            weights = convert_gguf(Path(folder).expanduser(), Path(converted))
+            return _import_weights(Path(converted), weights, path, dialogues, adapters)
     folder = folders.find_folder(folder, FILES)
-    described, weights = folders.read_folder(folder)
+    return _import_weights(folder, folders.read_folder(folder)[1], path, dialogues, adapters)
+
+
+def _import_weights(
+    folder: Path, weights: dict[str, np.ndarray], path: Path, dialogues: bool, adapters: str | Path | None
+) -> ImportedRun:
+    """Makes a run directory from the state dict `weights` and the other files of a folder. See `import_run`."""
+    described = folders.read_described(folder)
     types = {name: str(weight.dtype) for name, weight in weights.items()}
     family = family_of_weights(described)
     imported = family.read_model(described, weights, dialogues=dialogues)

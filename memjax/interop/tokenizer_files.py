@@ -15,7 +15,7 @@ from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 SETTINGS = "tokenizer_config.json"
 FILES = (
     *("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", SETTINGS),
-    *("special_tokens_map.json", "added_tokens.json"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
 )
 """names of the files of a tokenizer in a folder of transformers"""
 
