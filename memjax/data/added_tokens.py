@@ -85,5 +85,5 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def read_json_if_exists(path: Path) -> dict[str, Any]:
-    """Reads a JSON file of the library transformers as a dict, as `read_json_object` does. Empty if there is no file."""
+    """Reads a JSON file of the library transformers as a dict. Empty if there is no file. See `read_json_object`."""
     return read_json_object(path) if path.is_file() else {}

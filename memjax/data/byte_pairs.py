@@ -198,7 +198,9 @@ def _find_names(vocabulary: Mapping[str, int], given: Mapping[str, str], path: o
     known = next((names for names in SPECIAL if vocabulary.keys() >= set(names.values())), {})
     names = {**known, **{role: text for role, text in given.items() if text in vocabulary}}
     if "eos_token" not in names:
-        allowed = "a byte-level tokenizer like GPT-2's, RoBERTa's with <s>, </s> and <pad>, or a folder with an eos_token"
+        allowed = (
+            "a byte-level tokenizer like GPT-2's, RoBERTa's with <s>, </s> and <pad>, or a folder with an eos_token"
+        )
         raise ValueError(f"tokenizer: {path} has no {END_OF_TEXT}, allowed: {allowed}")
     end = names["eos_token"]
     return {"bos_token": end, "pad_token": end, **names}
@@ -217,7 +219,7 @@ def _bytes_of_characters(piece: str, path: object) -> bytes:
 
 
 def _bytes_of_piece(piece: str, path: object) -> bytes:
-    """Returns the bytes of a piece of a text, in which `SPACE` is a blank, or of the name of a byte such as `<0x0A>`."""
+    """Returns the bytes of a piece of a text, in which `SPACE` is a blank, or of a byte's name, such as `<0x0A>`."""
     del path
     match = _BYTE.fullmatch(piece)
     return bytes([int(match[1], 16)]) if match else piece.replace(SPACE, " ").encode("utf-8")

@@ -103,7 +103,13 @@ ARCHITECTURES = {
     "qwen2": Architecture("qwen2"),
     "qwen3": Architecture("qwen3"),
     "gemma3": Architecture(
-        "gemma3_text", {"final_logit_softcapping": "final_logit_softcapping"}, query_scale_layers=62, **_GEMMA
+        "gemma3_text",
+        {
+            "final_logit_softcapping": "final_logit_softcapping",
+            "rope.freq_base_swa": "rope_local_base_freq",
+        },
+        query_scale_layers=62,
+        **_GEMMA,
     ),
     "olmo2": Architecture("olmo2"),
     "smollm3": Architecture("smollm3", permutes=True),
@@ -169,23 +175,30 @@ def describe_model(file: GgufFile) -> dict[str, Any]:
       ValueError: An architecture or rotary positions that are not known, or a key that is missing.
     """
     architecture, metadata, tensors = architecture_of(file), file.metadata, file.tensors
-    name = metadata["general.architecture"]
+    name, model_type = metadata["general.architecture"], architecture.model_type
     read = {theirs: metadata.get(f"{name}.{key}") for key, theirs in (KEYS | architecture.keys).items()}
     described = {key: value for key, value in read.items() if value is not None}
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours = next(ours for ours, theirs in KEYS.items() if theirs == key)
         require(isinstance(described.get(key), int), f"{name}.{ours}", described.get(key), "a number for all layers")
-    require("token_embd.weight" in tensors, "weights", sorted(tensors)[:3], "with token_embd.weight")
+    require("token_embd.weight" in tensors, "weights", [*tensors][:3], "with token_embd.weight")
     head_dim = described.get("head_dim") or described["hidden_size"] // described["num_attention_heads"]
     described |= {"head_dim": head_dim, **_positions(file, name, described, head_dim)}
+    pattern = metadata.get(f"{name}.attention.sliding_window_pattern")
+    if isinstance(pattern, list):
+        described["layer_types"] = ["sliding_attention" if local else "full_attention" for local in pattern]
+    elif pattern is not None:
+        described["sliding_window_pattern"] = pattern
+    if model_type == "olmo2" and "sliding_window" in described:
+        model_type = "olmo3"  # llama.cpp has one name for both
     if architecture.query_scale_layers:
         is_wide = described["num_hidden_layers"] == architecture.query_scale_layers
         wide = described["hidden_size"] // described["num_attention_heads"]
         described["query_pre_attn_scalar"] = wide if is_wide else head_dim
     ids = {theirs: metadata.get(f"tokenizer.ggml.{key}") for theirs, key in TOKEN_KEYS.items()}
     return {
-        "architectures": [f"{_FAMILIES[architecture.model_type].classes}ForCausalLM"],
-        "model_type": architecture.model_type,
+        "architectures": [f"{_FAMILIES[model_type].classes}ForCausalLM"],
+        "model_type": model_type,
         **described,
         "attention_bias": "blk.0.attn_output.bias" in tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in tensors,

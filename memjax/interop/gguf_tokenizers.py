@@ -65,7 +65,10 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
     described |= {"post_processor": None, **_KINDS[str(kind)](ours, tokens, types)}
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
     settings |= {key: tokens[number] for key, name in NAMES.items() if (number := ours.get(name)) is not None}
-    settings |= {"add_bos_token": bool(ours.get("add_bos_token", kind == "llama")), "clean_up_tokenization_spaces": False}
+    settings |= {
+        "add_bos_token": bool(ours.get("add_bos_token", kind == "llama")),
+        "clean_up_tokenization_spaces": False,
+    }
     if template := metadata.get("tokenizer.chat_template"):
         settings["chat_template"] = template
     return {"tokenizer.json": described, "tokenizer_config.json": settings}

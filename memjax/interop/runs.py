@@ -29,7 +29,7 @@ from memjax.interop.families import family_of_run, family_of_weights
 from memjax.interop.family import ModelFamily
 from memjax.interop.gguf_files import is_gguf
 from memjax.interop.gguf_models import convert_gguf
-from memjax.interop.parameters import layer_groups
+from memjax.interop.parameters import is_padded, layer_groups
 from memjax.interop.peft import PeftAdapters, adapters_from_peft, adapters_to_peft
 from memjax.interop.state_dicts import dump_entries
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
@@ -61,8 +61,6 @@ GENERATION_FILE = "generation_config.json"
 BESIDE = (*FILES, GENERATION_FILE)
 """names of files beside the weights that an export restores unchanged"""
 LEFT_OUT_FILE = "memjax_left_out.json"
-MOST_PADDING = 512
-"""number of rows of a table of embeddings below which they may be padding"""
 UNLIMITED = 10**30
 """maximum length that transformers writes for a model that takes texts of any length"""
 
@@ -113,8 +111,8 @@ def import_run(
     folder: str | Path, path: str | Path, *, dialogues: bool = False, adapters: str | Path | None = None
 ) -> ImportedRun:
     """Makes a new run directory `path`, at step 0, from a folder of transformers, a GGUF file or a model on the Hugging
-    Face hub, and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a GPT-2. The
-    folder `adapters` holds LoRA adapters of the model, as `peft` saves them.
+    Face hub, and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a
+    GPT-2. The folder `adapters` holds LoRA adapters of the model, as `peft` saves them.
 
     The run can be used by `memjax generate`, `eval` and `export`, and in `training.init_from`.
 
@@ -200,17 +198,6 @@ def add_arrays(params: Mapping[str, Any], settings: config.Model, model: Any, ar
         return params
     split = flatten(split_collection(params, layer_groups(settings))) | dict(arrays)
     return join_collection(unflatten_dict(split, sep="/"), model.layer_groups())
-
-
-def is_padded(rows: int, entries: int) -> bool:
-    """Whether a table of embeddings seems to be padded: its number of `rows` is a multiple of 8, and by 1 to 511 larger
-    than the number of token ids (`entries`).
-
-    Example:
-      >>> is_padded(50304, 50257), is_padded(30522, 28996), is_padded(61, 60)
-      (True, False, False)
-    """
-    return 0 < rows - entries < MOST_PADDING and rows % 8 == 0
 
 
 def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> ExportedFolder:
