@@ -15,7 +15,7 @@ TEMPLATE = "chat_template.jinja"
 
 
 class SpecialTokens(NamedTuple):
-    """What a folder says about a tokenizer beside its vocabulary.
+    """Special tokens, ends of a generated text and chat template of a tokenizer, as the files of a folder name them.
 
     Attributes:
       names: Role, such as `bos_token` -> text of the token.
@@ -39,14 +39,16 @@ def read_special_tokens(folder: Path, text_of: Callable[[int], str | None]) -> S
     Raises:
       ValueError: A file is not a JSON object.
     """
-    settings = read_settings(folder)
-    generation = read_json_if_exists(folder / GENERATION)
-    by_id = {role: text for given in (read_json_if_exists(folder / "config.json"), generation)
-             for role in ROLES if (text := _first_text(given.get(f"{role}_id"), text_of))}  # fmt: skip
-    by_text = {role: text for given in (read_json_if_exists(folder / "special_tokens_map.json"), settings)
-               for role in ROLES if (text := _text(given.get(role)))}  # fmt: skip
+    settings, generation = read_settings(folder), read_json_if_exists(folder / GENERATION)
+    names: dict[str, str] = {}
+    for content in (read_json_if_exists(folder / "config.json"), generation):
+        texts = {role: _first_text(content.get(f"{role}_id"), text_of) for role in ROLES}
+        names |= {role: text for role, text in texts.items() if text}
+    for content in (read_json_if_exists(folder / "special_tokens_map.json"), settings):
+        texts = {role: _text(content.get(role)) for role in ROLES}
+        names |= {role: text for role, text in texts.items() if text}
     ends = tuple(end for end in _numbers(generation.get("eos_token_id")) if text_of(end) is not None)
-    return SpecialTokens(by_id | by_text, ends, _template(folder, settings))
+    return SpecialTokens(names, ends, _template(folder, settings))
 
 
 def _numbers(value: Any) -> list[int]:
@@ -68,8 +70,7 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str:
     """Returns the chat template of a folder, of several the one with the name `default`."""
     if (folder / TEMPLATE).is_file():
         return (folder / TEMPLATE).read_text("utf-8")
-    given = settings.get("chat_template") or ""
-    if isinstance(given, list):
-        named = {entry["name"]: entry["template"] for entry in given}
-        return named.get("default", "")
-    return given
+    template = settings.get("chat_template") or ""
+    if isinstance(template, list):
+        return {entry["name"]: entry["template"] for entry in template}.get("default", "")
+    return template

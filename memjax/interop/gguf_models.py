@@ -70,7 +70,7 @@ LAYER = {
 FACTORS = "rope_freqs.weight"
 """tensor by whose entries the frequencies of rotary positions are divided, in files of Llama 3.1 and later"""
 LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""what all models of Llama 3.1 and later have beside a factor"""
+"""keys of `rope_scaling` besides the factor, which are the same for all models of Llama 3.1 and later"""
 _FAMILIES = {family.model_type: family for family in (LLAMA, *KIN)}
 _TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
 
@@ -176,7 +176,7 @@ def describe_model(file: GgufFile) -> dict[str, Any]:
     """
     architecture, metadata, tensors = architecture_of(file), file.metadata, file.tensors
     name, model_type = metadata["general.architecture"], architecture.model_type
-    read = {theirs: metadata.get(f"{name}.{key}") for key, theirs in (KEYS | architecture.keys).items()}
+    read = {theirs: metadata.get(f"{name}.{key}") for key, theirs in {**KEYS, **architecture.keys}.items()}
     described = {key: value for key, value in read.items() if value is not None}
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours = next(ours for ours, theirs in KEYS.items() if theirs == key)

@@ -408,14 +408,19 @@ def _as_it_came(
     return described, {**{name: cast(name, weight) for name, weight in weights.items()}, **rest}
 
 
-def special_ids(tokenizer: Any) -> dict[str, int]:
+def special_ids(tokenizer: Any) -> dict[str, int | list[int]]:
     """Returns the ids of the beginning, the end and the padding in a tokenizer by their keys in `config.json`, such as
-    `bos_token_id`. {} without a tokenizer.
+    `bos_token_id`. Of several ends they are a list. {} without a tokenizer.
     """
     if tokenizer is None:
         return {}
-    ids = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
-    return {key: int(number) for key, number in ids.items()}
+    begin, ends, padding = tokenizer.begin_id, [tokenizer.end_id, *tokenizer.base.extra_end_ids], tokenizer.pad_id
+    ends = [int(end) for end in ends]
+    return {
+        "bos_token_id": int(begin),
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
+        "pad_token_id": int(padding),
+    }
 
 
 def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[str]:
