@@ -43,7 +43,7 @@ VERBS = {
     "translate": ("translate", "translate texts (runs on sentence pairs)"),
     "predict": ("predict", "predict classes, answer spans, masked tokens or the next utterance for texts"),
     "sample": ("sample", "generate images (runs on images)"),
-    "import": ("weights", "make a run from weights of Hugging Face"),
+    "import": ("weights", "make a run from weights of Hugging Face or a GGUF file"),
     "export": ("export", "write the weights of a run for Hugging Face"),
     "data": ("data", "prepare data: read it, train the tokenizer, write token files"),
     "datastore": ("datastore", "build and search a datastore of keys and next tokens (kNN-LM)"),

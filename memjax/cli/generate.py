@@ -48,9 +48,13 @@ def run(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=make_reader(Seed), default=0, help=seed)
     stop = "text that ends a continuation; may be repeated"
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help=stop)
+    chat = "take each prompt as a message to a model for chats: apply its chat template, and end where an answer ends"
+    parser.add_argument("--chat", action="store_true", help=chat)
     add_store(parser, "the values that `memjax eval --datastore` has tuned")
     options, config = parse_with_config(parser, arguments, only=GENERATION_FIELDS)
+    from memjax.inference.texts import check_chat
     from memjax.training.experiment import make_evaluation_model
+    from memjax.training.runs import open_tokenizer
 
     sampling = choose_sampling(options)
     check_generates(config)
@@ -58,8 +62,11 @@ def run(arguments: list[str]) -> int:
         check_serves(config, "stores_keys")
     check_store_options(options)
     prompts = read_prompts(options.prompt, options.prompt_file)
+    if options.chat:
+        check_chat(open_tokenizer(options.run))
     loaded = open_run(options.run, config, is_data_named=options.is_data_named)
     asked = {"max_tokens": options.max_tokens, "sampling": sampling, "stop": options.stop, "seed": options.seed}
+    asked["chat"] = options.chat
     if options.datastore:
         loaded, asked["recall"], store = model_with_store(options, loaded)
         print(describe_store(store), file=sys.stderr)
@@ -67,7 +74,8 @@ def run(arguments: list[str]) -> int:
         asked["model"] = make_evaluation_model(loaded.experiment, Evaluation(cache=config.evaluation.cache))
     print(describe_sampling(sampling), file=sys.stderr, flush=True)
     blocks, facts = continuations(loaded, list(prompts.values()), **asked), loaded.checkpoint.facts()
-    print_continuations(prompts, blocks, facts if options.json else None)
+    shown = {header: f"{text}\n" for header, text in prompts.items()} if options.chat and not options.json else prompts
+    print_continuations(shown, blocks, facts if options.json else None)
     return 0
 
 

@@ -9,10 +9,12 @@ from memjax.cli.places import check_folder
 
 
 def run(arguments: list[str]) -> int:
-    """Makes a run from weights of Hugging Face (GPT-2, BERT, RoBERTa, DistilBERT, MiniLM, Transformer-XL)."""
+    """Makes a run from weights of Hugging Face or a GGUF file (Llama, Qwen, Gemma, OLMo, GPT-2, BERT and others)."""
     parser = Parser("import", run.__doc__, json="")
-    files = "folder with config.json, model.safetensors and the files of the tokenizer, or org/name on the hub"
-    parser.add_argument("--weights", required=True, metavar="DIR", help=files)
+    files = (
+        "folder with config.json, model.safetensors and the files of the tokenizer, a GGUF file, or org/name on the hub"
+    )
+    parser.add_argument("--weights", required=True, metavar="PATH", help=files)
     parser.add_argument("--run", required=True, metavar="DIR", help="run directory to make")
     marks = "add the marks of dialogues (config cmu_dog) to the vocabulary; for GPT-2 only"
     parser.add_argument("--dialogues", action="store_true", help=marks)

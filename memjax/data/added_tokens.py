@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_tokens", "read_added_tokens", "read_json_object", "read_settings"]
+__all__ = ["add_tokens", "read_added_tokens", "read_json_if_exists", "read_json_object", "read_settings"]
 
 SETTINGS = "tokenizer_config.json"
 PLAIN = "added_tokens.json"
@@ -21,7 +21,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     Raises:
       ValueError: The file is not a JSON object.
     """
-    return _read_if_exists(folder / SETTINGS)
+    return read_json_if_exists(folder / SETTINGS)
 
 
 def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
@@ -35,7 +35,7 @@ def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
       ValueError: A file that is not a JSON object, or an id that is not a number.
     """
     try:
-        plain = {int(number): {"content": content} for content, number in _read_if_exists(folder / PLAIN).items()}
+        plain = {int(number): {"content": content} for content, number in read_json_if_exists(folder / PLAIN).items()}
         decoder = read_settings(folder).get("added_tokens_decoder") or {}
         described = {int(number): dict(fields) for number, fields in decoder.items()}
     except (TypeError, ValueError, AttributeError) as error:
@@ -84,6 +84,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_if_exists(path: Path) -> dict[str, Any]:
-    """Reads a JSON file of the library transformers. Empty if it does not exist."""
+def read_json_if_exists(path: Path) -> dict[str, Any]:
+    """Reads a JSON file of the library transformers as a dict. Empty if there is no file. See `read_json_object`."""
     return read_json_object(path) if path.is_file() else {}

@@ -1,23 +1,27 @@
-"""Byte-level byte-pair tokenizers, as in GPT-2 and RoBERTa, with the Hugging Face library `tokenizers`."""
+"""Byte-pair tokenizers, as in GPT-2, RoBERTa, Llama and Gemma, with the Hugging Face library `tokenizers`."""
 
 import functools
 import hashlib
+import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from memjax import config as configs
-from memjax.data.added_tokens import add_tokens, read_added_tokens
+from memjax.data.added_tokens import SETTINGS, add_tokens, read_added_tokens
 from memjax.data.reserved_ids import TokenizerWithFrameIds
+from memjax.data.sentencepiece_models import SPACE
+from memjax.data.special_tokens import GENERATION, SpecialTokens, read_special_tokens
 from memjax.data.tokenizers import _ByteTable, utf8_bytes, write_then_rename
 
 __all__ = ["BytePairTokenizer", "train_byte_pairs"]
 
 END_OF_TEXT, MASK = "<|endoftext|>", "<mask>"
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 SPECIAL: tuple[dict[str, str], ...] = (
     dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), END_OF_TEXT),
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
@@ -26,18 +30,21 @@ SPECIAL: tuple[dict[str, str], ...] = (
 
 
 class BytePairTokenizer(_ByteTable):
-    """A byte-level byte-pair tokenizer like those of GPT-2 and RoBERTa, loaded from a `tokenizer.json`, or from
-    `vocab.json` and `merges.txt`.
+    """A byte-pair tokenizer, loaded from a `tokenizer.json`, or from `vocab.json` and `merges.txt`. Its entries are
+    bytes as in GPT-2, RoBERTa, Llama 3, Qwen and SmolLM, or pieces of texts and single bytes as in Llama 2 and Gemma.
 
-    As in GPT-2, documents begin and end with `<|endoftext|>`, which is also the padding. With a tokenizer like
+    A folder says which tokens begin and end documents, and which is the padding (see `SpecialTokens`). Without such
+    files, documents begin and end with `<|endoftext|>`, which is also the padding, as in GPT-2. With a tokenizer like
     RoBERTa's they begin with `<s>` and end with `</s>`, and `<mask>` in a text is read as the mask token. Bytes that
     are not UTF-8 are refused, because the library `tokenizers` encodes texts only.
 
     Attributes:
       mask_id: Id of `<mask>`. None if the tokenizer has none, as in GPT-2.
       special_names: Mapping from `bos_token`, `eos_token`, `unk_token` and `pad_token` to the text of the token.
-      lossless: Whether every text is preserved. False if added tokens absorb the blanks beside them, or a normaliser
-        changes texts.
+      extra_end_ids: Ids that end a generated text besides `end_id`.
+      chat_template: Template that makes a prompt of the messages of a chat. '' for none.
+      lossless: Whether every text is preserved. False if added tokens absorb the blanks beside them, a normaliser
+        changes texts, or entries are pieces of texts.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -47,8 +54,7 @@ class BytePairTokenizer(_ByteTable):
           path: A `tokenizer.json`, or a folder with one or with GPT-2's `vocab.json` and `merges.txt`.
 
         Raises:
-          ValueError: No such file, a tokenizer that is not byte-level, or one without the special tokens of GPT-2 or
-            RoBERTa.
+          ValueError: No such file, a tokenizer of another kind, or one without a token that ends documents.
         """
         try:
             self._tokenizer = _load(Path(path))
@@ -59,30 +65,30 @@ class BytePairTokenizer(_ByteTable):
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        names = next((names for names in SPECIAL if vocabulary.keys() >= set(names.values())), None)
-        if names is None:
-            allowed = "a byte-level tokenizer like GPT-2's, or RoBERTa's with <s>, </s> and <pad>"
-            raise ValueError(f"tokenizer: {path} has no {END_OF_TEXT}, allowed: {allowed}")
-        self.special_names = names
-        self.begin_id, self.end_id, self.pad_id = (vocabulary[names[f"{kind}_token"]] for kind in ("bos", "eos", "pad"))
-        self.mask_id: int | None = vocabulary.get(MASK) if names is not SPECIAL[0] else None
         added = self._tokenizer.get_added_tokens_decoder()
-        table, byte_of = [b""] * (max(vocabulary.values()) + 1), _byte_of_character()
+        special = SpecialTokens({}, (), "")
+        if Path(path).is_dir():
+            special = read_special_tokens(Path(path), lambda number: added[number].content if number in added else None)
+        self.special_names = names = _find_names(vocabulary, special.names, path)
+        self.begin_id, self.end_id, self.pad_id = (vocabulary[names[f"{kind}_token"]] for kind in ("bos", "eos", "pad"))
+        self.mask_id: int | None = vocabulary.get(MASK) if names == SPECIAL[1] else None
+        self.extra_end_ids = tuple(end for end in special.end_ids if end != self.end_id)
+        self.chat_template = special.chat_template
+        texts = dict.fromkeys([*names.values(), *(added[end].content for end in self.extra_end_ids)])
+        content = self._tokenizer.to_str()
+        has_pieces = bool(json.loads(content)["model"].get("byte_fallback"))
+        bytes_of = _bytes_of_piece if has_pieces else _bytes_of_characters
+        table = [b""] * (max(vocabulary.values()) + 1)
         for piece, number in vocabulary.items():
-            if piece in names.values() or number == self.mask_id:
+            if piece in texts or number == self.mask_id:
                 continue
-            if number in added:
-                table[number] = piece.encode("utf-8")
-                continue
-            unknown = set(piece) - byte_of.keys()
-            if unknown:
-                raise ValueError(f"tokenizer: {path} has the entry {piece!r}, allowed: a byte-level tokenizer")
-            table[number] = bytes(byte_of[character] for character in piece)
-        self._special = re.compile(f"({'|'.join(map(re.escape, dict.fromkeys(names.values())))})")
+            table[number] = piece.encode("utf-8") if number in added else bytes_of(piece, path)
+        self._special = re.compile(f"({'|'.join(map(re.escape, texts))})")
         strips = any(token.lstrip or token.rstrip for number, token in added.items() if number != self.mask_id)
-        self.lossless = self._tokenizer.normalizer is None and not strips
+        self.lossless = self._tokenizer.normalizer is None and not strips and not has_pieces
         super().__init__(table)
-        self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
+        key = content if names in SPECIAL else content + json.dumps(names, sort_keys=True)
+        self.fingerprint = "byte-pairs-" + hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
 
     def for_encoder(self) -> TokenizerWithFrameIds:
         """Returns this tokenizer as a `TokenizerWithFrameIds`, with the begin, end and mask ids that a text encoder
@@ -91,8 +97,17 @@ class BytePairTokenizer(_ByteTable):
         return TokenizerWithFrameIds(self)
 
     def files(self) -> dict[str, bytes]:
-        """Returns a mapping from `tokenizer.json` to the content of that file as bytes, for saving the tokenizer."""
-        return {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
+        """Returns a mapping from `tokenizer.json`, and from the names of files with special tokens of other tokenizers
+        than those of GPT-2 and RoBERTa, to the contents of the files as bytes, for saving the tokenizer.
+        """
+        files = {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
+        settings = {} if self.special_names in SPECIAL else dict(self.special_names)
+        settings |= {"chat_template": self.chat_template} if self.chat_template else {}
+        if settings:
+            files[SETTINGS] = json.dumps(settings).encode("utf-8")
+        if self.extra_end_ids:
+            files[GENERATION] = json.dumps({"eos_token_id": [self.end_id, *self.extra_end_ids]}).encode("utf-8")
+        return files
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the int32 ids of a text. The name of a special token in the text is encoded as ordinary text, except
@@ -103,6 +118,12 @@ class BytePairTokenizer(_ByteTable):
             # A name is spelled piece by piece: the library would read it as the special token.
             ids += self._spell(part[:2]) + self._spell(part[2:]) if number % 2 else self._spell(part)
         return np.array(ids, np.int32)
+
+    def encode_special(self, text: str) -> np.ndarray:
+        """Returns the int32 ids of a text in which the names of special tokens are read as these tokens, as in the
+        prompt that a chat template makes.
+        """
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _spell(self, text: str) -> list[int]:
         """Returns the ids of a text that contains no whole name of a special token."""
@@ -170,6 +191,41 @@ def _load(path: Path):  # noqa: ANN202 (a class of an optional library)
     return tokenizer
 
 
+def _find_names(vocabulary: Mapping[str, int], given: Mapping[str, str], path: object) -> dict[str, str]:
+    """Returns the texts of the special tokens by their roles: those that a folder gives as far as the vocabulary has
+    them, else those of GPT-2 or RoBERTa. Begin and padding are the end where there are none.
+    """
+    known = next((names for names in SPECIAL if vocabulary.keys() >= set(names.values())), {})
+    names = {**known, **{role: text for role, text in given.items() if text in vocabulary}}
+    if "eos_token" not in names:
+        allowed = (
+            "a byte-level tokenizer like GPT-2's, RoBERTa's with <s>, </s> and <pad>, or a folder with an eos_token"
+        )
+        raise ValueError(f"tokenizer: {path} has no {END_OF_TEXT}, allowed: {allowed}")
+    end = names["eos_token"]
+    return {"bos_token": end, "pad_token": end, **names}
+
+
+def _bytes_of_characters(piece: str, path: object) -> bytes:
+    """Returns the bytes that an entry of a byte-level vocabulary stands for.
+
+    Raises:
+      ValueError: An entry with characters that stand for no byte.
+    """
+    byte_of = _byte_of_character()
+    if set(piece) - byte_of.keys():
+        raise ValueError(f"tokenizer: {path} has the entry {piece!r}, allowed: a byte-level tokenizer")
+    return bytes(byte_of[character] for character in piece)
+
+
+def _bytes_of_piece(piece: str, path: object) -> bytes:
+    """Returns the bytes of a piece of a text, in which `SPACE` is a blank, or of a byte's name, such as `<0x0A>`."""
+    del path
+    match = _BYTE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else piece.replace(SPACE, " ").encode("utf-8")
+
+
+@functools.cache
 def _byte_of_character() -> dict[str, int]:
     """Returns the byte that each character of a byte-level vocabulary stands for.
 

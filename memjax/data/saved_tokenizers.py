@@ -26,7 +26,7 @@ _LOADERS: dict[str, Callable[[Path], Any]] = {
     "ByteTokenizer": lambda folder: ByteTokenizer(),
     "SentencePieceTokenizer": lambda folder: SentencePieceTokenizer(folder / "sentencepiece.model"),
     "WordTokenizer": lambda folder: WordTokenizer.load(folder / "words.json"),
-    "BytePairTokenizer": lambda folder: BytePairTokenizer(folder / "tokenizer.json"),
+    "BytePairTokenizer": lambda folder: BytePairTokenizer(folder),
     "WordPieceTokenizer": lambda folder: WordPieceTokenizer(folder / "tokenizer.json"),
     "SeqioVocabulary": lambda folder: None,
 }

@@ -191,6 +191,8 @@ class SeqioVocabulary:
     """
 
     lossless = False
+    extra_end_ids: tuple[int, ...] = ()
+    chat_template = ""
 
     def __init__(self, vocabulary: Any, *, begin_id: int | None = None):
         """Wraps a vocabulary.

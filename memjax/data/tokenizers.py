@@ -114,6 +114,8 @@ class _ByteTable:
     begin_id = 1
     end_id = 2
     pad_id = 0
+    extra_end_ids: tuple[int, ...] = ()
+    chat_template = ""
 
     def __init__(self, table: Sequence[bytes]):
         """Takes the bytes of every id. Special ids have none."""

@@ -44,6 +44,8 @@ class WordPieceTokenizer:
     """
 
     lossless = False
+    extra_end_ids: tuple[int, ...] = ()
+    chat_template = ""
 
     def __init__(
         self,

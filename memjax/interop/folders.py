@@ -39,7 +39,8 @@ def find_folder(given: str | Path, files: Iterable[str]) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists() or not HUB_NAME.fullmatch(str(given)):
-        raise ValueError(f"folder: {given} is no folder, allowed: one as save_pretrained writes it, or a name org/name")
+        allowed = "one as save_pretrained writes it, a GGUF file, or a name org/name"
+        raise ValueError(f"folder: {given} is no folder, allowed: {allowed}")
     try:
         import huggingface_hub
     except ImportError as error:

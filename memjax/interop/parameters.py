@@ -8,6 +8,9 @@ import numpy as np
 from memjax import config
 from memjax.models.layer_factory import make_stack
 
+MOST_PADDING = 512
+"""number of rows of a table of embeddings below which they may be padding"""
+
 
 def vocab_size(params: Mapping[str, Any]) -> int:
     """Returns the number of entries of the vocabulary, which are the rows of the embedding tables in a tree of
@@ -31,6 +34,17 @@ def check_finite(weights: Mapping[str, np.ndarray]) -> None:
             place = tuple(int(index) for index in np.argwhere(~finite)[0])
             where = f"{float(array[place])} at {list(place)}, {int((~finite).sum())} of {array.size} values not finite"
             raise ValueError(f"weights[{name!r}]: given {where}, allowed: finite numbers")
+
+
+def is_padded(rows: int, entries: int) -> bool:
+    """Whether a table of embeddings seems to be padded: its number of `rows` is a multiple of 8, and by 1 to 511 larger
+    than the number of token ids (`entries`).
+
+    Example:
+      >>> is_padded(50304, 50257), is_padded(30522, 28996), is_padded(61, 60)
+      (True, False, False)
+    """
+    return 0 < rows - entries < MOST_PADDING and rows % 8 == 0
 
 
 def is_tied(model: config.Model) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,9 @@ from memjax.durable_files import read_json, write_json
 from memjax.interop import folders, peft
 from memjax.interop.families import family_of_run, family_of_weights
 from memjax.interop.family import ModelFamily
-from memjax.interop.parameters import layer_groups
+from memjax.interop.gguf_files import is_gguf
+from memjax.interop.gguf_models import convert_gguf
+from memjax.interop.parameters import is_padded, layer_groups
 from memjax.interop.peft import PeftAdapters, adapters_from_peft, adapters_to_peft
 from memjax.interop.state_dicts import dump_entries
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
@@ -58,8 +61,6 @@ GENERATION_FILE = "generation_config.json"
 BESIDE = (*FILES, GENERATION_FILE)
 """names of files beside the weights that an export restores unchanged"""
 LEFT_OUT_FILE = "memjax_left_out.json"
-MOST_PADDING = 512
-"""number of rows of a table of embeddings below which they may be padding"""
 UNLIMITED = 10**30
 """maximum length that transformers writes for a model that takes texts of any length"""
 
@@ -109,16 +110,16 @@ class ExportedFolder:
 def import_run(
     folder: str | Path, path: str | Path, *, dialogues: bool = False, adapters: str | Path | None = None
 ) -> ImportedRun:
-    """Makes a new run directory `path`, at step 0, from a folder of transformers or a model on the Hugging Face hub,
-    and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a GPT-2. The
-    folder `adapters` holds LoRA adapters of the model, as `peft` saves them.
+    """Makes a new run directory `path`, at step 0, from a folder of transformers, a GGUF file or a model on the Hugging
+    Face hub, and returns facts about it. With `dialogues`, the marks of dialogues are added to the vocabulary of a
+    GPT-2. The folder `adapters` holds LoRA adapters of the model, as `peft` saves them.
 
     The run can be used by `memjax generate`, `eval` and `export`, and in `training.init_from`.
 
     Args:
       folder: Folder as `save_pretrained` writes it: `config.json`, `model.safetensors` (or its parts), and the files of
         the tokenizer; or its name on the Hugging Face hub (`org/name`), from where it is downloaded. `model_type` says
-        which family it is (`memjax.interop.families`).
+        which family it is (`memjax.interop.families`). Or a GGUF file, whose tensors are dequantised.
       path: Path of the run directory, which must not exist.
       dialogues: Whether to add the marks of dialogues (`memjax.data.dialogue`) to the vocabulary of a GPT-2. Their
         initial embeddings are the mean of all entries.
@@ -131,8 +132,19 @@ def import_run(
     path = Path(path).expanduser()
     if path.exists():
         raise ValueError(f"run: {path} exists, allowed: a new directory")
+    if is_gguf(Path(folder).expanduser()):
+        with tempfile.TemporaryDirectory() as converted:
+            weights = convert_gguf(Path(folder).expanduser(), Path(converted))
+            return _import_weights(Path(converted), weights, path, dialogues, adapters)
     folder = folders.find_folder(folder, FILES)
-    described, weights = folders.read_folder(folder)
+    return _import_weights(folder, folders.read_folder(folder)[1], path, dialogues, adapters)
+
+
+def _import_weights(
+    folder: Path, weights: dict[str, np.ndarray], path: Path, dialogues: bool, adapters: str | Path | None
+) -> ImportedRun:
+    """Makes a run directory from the state dict `weights` and the other files of a folder. See `import_run`."""
+    described = folders.read_described(folder)
     types = {name: str(weight.dtype) for name, weight in weights.items()}
     family = family_of_weights(described)
     imported = family.read_model(described, weights, dialogues=dialogues)
@@ -186,17 +198,6 @@ def add_arrays(params: Mapping[str, Any], settings: config.Model, model: Any, ar
         return params
     split = flatten(split_collection(params, layer_groups(settings))) | dict(arrays)
     return join_collection(unflatten_dict(split, sep="/"), model.layer_groups())
-
-
-def is_padded(rows: int, entries: int) -> bool:
-    """Whether a table of embeddings seems to be padded: its number of `rows` is a multiple of 8, and by 1 to 511 larger
-    than the number of token ids (`entries`).
-
-    Example:
-      >>> is_padded(50304, 50257), is_padded(30522, 28996), is_padded(61, 60)
-      (True, False, False)
-    """
-    return 0 < rows - entries < MOST_PADDING and rows % 8 == 0
 
 
 def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> ExportedFolder:
@@ -407,14 +408,19 @@ def _as_it_came(
     return described, {**{name: cast(name, weight) for name, weight in weights.items()}, **rest}
 
 
-def special_ids(tokenizer: Any) -> dict[str, int]:
+def special_ids(tokenizer: Any) -> dict[str, int | list[int]]:
     """Returns the ids of the beginning, the end and the padding in a tokenizer by their keys in `config.json`, such as
-    `bos_token_id`. {} without a tokenizer.
+    `bos_token_id`. Of several ends they are a list. {} without a tokenizer.
     """
     if tokenizer is None:
         return {}
-    ids = {"bos_token_id": tokenizer.begin_id, "eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.pad_id}
-    return {key: int(number) for key, number in ids.items()}
+    begin, ends, padding = tokenizer.begin_id, [tokenizer.end_id, *tokenizer.base.extra_end_ids], tokenizer.pad_id
+    ends = [int(end) for end in ends]
+    return {
+        "bos_token_id": int(begin),
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
+        "pad_token_id": int(padding),
+    }
 
 
 def _write_tokenizer(run: Path, to: Path, tokenizer: Any, length: int) -> list[str]:

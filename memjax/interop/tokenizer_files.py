@@ -8,6 +8,7 @@ from typing import Any
 from memjax import config
 from memjax.data.added_tokens import read_added_tokens, read_settings
 from memjax.data.byte_pairs import MASK, BytePairTokenizer
+from memjax.data.byte_pairs import SPECIAL as NAMES
 from memjax.data.paths import read_text
 from memjax.data.tokenizers import Tokenizer, WordTokenizer
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
@@ -15,7 +16,7 @@ from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 SETTINGS = "tokenizer_config.json"
 FILES = (
     *("tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", SETTINGS),
-    *("special_tokens_map.json", "added_tokens.json"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
 )
 """names of the files of a tokenizer in a folder of transformers"""
 
@@ -103,7 +104,11 @@ Described = tuple[dict[str, bytes], dict[str, Any]]
 
 def _byte_pairs(tokenizer: Tokenizer) -> Described:
     content = tokenizer.files()["tokenizer.json"]
-    model = json.loads(content)["model"]
+    special: dict[str, Any] = dict(tokenizer.base.special_names)
+    special |= {"chat_template": tokenizer.base.chat_template} if tokenizer.base.chat_template else {}
+    model, pre_tokenizer = json.loads(content)["model"], json.loads(content)["pre_tokenizer"] or {}
+    if tokenizer.base.special_names not in NAMES or pre_tokenizer.get("type") != "ByteLevel":
+        return {"tokenizer.json": content}, {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     text = "#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges)
     vocabulary = dict(model["vocab"])
@@ -114,7 +119,6 @@ def _byte_pairs(tokenizer: Tokenizer) -> Described:
         "vocab.json": json.dumps(vocabulary, ensure_ascii=False).encode("utf-8"),
         "merges.txt": text.encode("utf-8"),
     }
-    special: dict[str, Any] = dict(tokenizer.base.special_names)
     masks = tokenizer.base.mask_id is not None
     special |= (
         {"cls_token": special["bos_token"], "sep_token": special["eos_token"], "mask_token": MASK} if masks else {}

@@ -7,6 +7,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "knn": ("approximate neighbours on the host", ("scann",)),
     "eval": ("BLEU, ROUGE and the other published metrics", ("sacrebleu", "rouge-score", "nltk", "scikit-learn")),
     "hf": ("Hugging Face tokenizers", ("tokenizers",)),
+    "gguf": ("weights in GGUF files", ("gguf",)),
     "hub": ("models of the Hugging Face hub by name", ("huggingface-hub",)),
     "files": (
         "Parquet and Arrow files, encodings of texts and Zstandard",

@@ -205,6 +205,7 @@ WHOLE = {
         "one of the two",
     ),
     "generate --run runs/novel --prompt hi --greedy=1": ("--greedy: given '1'", "no value"),
+    "generate --run runs/novel --prompt hi --chat": ("--chat: given a tokenizer without", "a run on a model for chats"),
     "generate --run runs/novel --prompt-file missing.txt": ("--prompt-file: given 'missing.txt'", "a text file"),
     "generate --run runs/novel --file novel.txt": ("--file: no such field here", "did you mean --prompt-file?"),
     "generate --run runs/novel --prompt hi --seed 1.5": ("--seed: given '1.5'", "an integer"),

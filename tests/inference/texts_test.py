@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from memjax.data.tokenizers import ByteTokenizer
@@ -69,3 +70,24 @@ def test_an_unfinished_character_is_shown_at_the_end(spoken, monkeypatch):
     monkeypatch.setattr(texts, "stream_tokens", lambda *a, **k: iter([[euro]]))
     assert joined(["x"])[0] == ["a\ufffd"]
     assert asked == {}
+
+
+class Chatty(ByteTokenizer):
+    """Bytes whose padding and the byte of "!" end an answer too, with a template around a message."""
+
+    extra_end_ids = (0, 36)
+    chat_template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}:"
+    special_names = {"bos_token": "^"}
+
+    def encode_special(self, text):
+        return np.array([1, *self.encode(text.removeprefix("^"))])
+
+
+def test_a_chat_is_prompted_by_its_template_and_ends_at_all_ends(spoken):
+    asked = spoken("abc")
+    options = {"segment_length": 4, "max_tokens": 12}
+    list(texts.continue_texts(None, None, Chatty(), ["hi"], chat=True, **options))
+    assert asked["ids"] == [[1, *ByteTokenizer().encode("[user] hi:").tolist()]]
+    assert asked["stop_tokens"] == [2, 0, 36] and asked["sampling"].forbidden == (1,)
+    with pytest.raises(ValueError, match="chat: given a tokenizer without a chat template, allowed: "):
+        joined(["x"], chat=True)

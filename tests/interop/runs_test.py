@@ -97,6 +97,27 @@ def test_half_precision_comes_back_as_it_was(tmp_path):
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b, strict=True), again[1], half)
 
 
+def test_a_llama_comes_back_with_bfloat16_special_tokens_and_its_template(tmp_path):
+    folder = made.llama(tmp_path / "weights")
+    half = {name: array.astype(jnp.bfloat16) for name, array in made.read(folder).items()}
+    ids = {"bos_token_id": 3, "eos_token_id": [60], "pad_token_id": 5}
+    folders.write_folder(folder, read_json(folder / folders.CONFIG_FILE) | ids | {"dtype": "bfloat16"}, half)
+    (folder / "generation_config.json").write_text(json.dumps({**ids, "temperature": 0.6}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "e", "pad_token": {"content": "g"}}))
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", "utf-8")
+    import_run(folder, tmp_path / "run")
+    tokenizer = load_run(tmp_path / "run").experiment.tokenizer
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id) == (4, 60, 6)
+    assert tokenizer.chat_template == "{{ messages[0].content }}"
+    export_run(tmp_path / "run", tmp_path / "again")
+    assert {file.name for file in (tmp_path / "again").iterdir()} == {file.name for file in folder.iterdir()}
+    for file in folder.iterdir():
+        if file.name == folders.CONFIG_FILE:
+            assert read_json(tmp_path / "again" / file.name).items() >= read_json(file).items()
+        else:
+            assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), file.name
+
+
 def test_a_memory_stays_behind_by_name(tmp_path):
     folder, run = made.gpt2(tmp_path / "weights"), tmp_path / "run"
     found = hf_gpt2.read_model(*folders.read_folder(folder))
