@@ -30,7 +30,7 @@ from memjax.lifelong.episodic_memory import (
     search,
 )
 from memjax.lifelong.policies import MemoryEntries, Policy
-from memjax.lifelong.stored_rows import make_candidates, mask_invalid
+from memjax.lifelong.stored_rows import has_weight, make_candidates, mask_invalid
 
 BLOCK = 65536
 """Number of keys that are on a device at once."""
@@ -131,7 +131,7 @@ class HostMemory:
         """
         rows, keys, groups, scores, weights = jax.device_get((rows, keys, groups, scores, weights))
         offered = make_candidates(self, rows, keys, groups, scores, weights)
-        if keys is not None and (bad := offered.present & ~np.isfinite(keys).all(axis=-1)).any():
+        if keys is not None and (bad := has_weight(rows, weights, len(keys)) & ~np.isfinite(keys).all(axis=-1)).any():
             raise ValueError(f"keys: given row {np.argmax(bad)} that is NaN or infinite; they must be finite")
         with _on_host():
             if policy not in self._deciders:

@@ -1,6 +1,7 @@
 """Rows that episodic memories store: checks of them, their form for policies, and padding."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
@@ -64,7 +65,7 @@ def is_policy(policy: Any) -> bool:
 
 def make_candidates(memory: Any, rows: Any, keys: Any, groups: Any, scores: Any, weights: Any) -> CandidateRows:
     """Checks rows that are offered to a memory, and returns them in the form that policies read (`CandidateRows`):
-    keys, groups, scores, and whether each row has targets and a weight above 0.
+    keys, groups, scores, and whether each row has targets, a weight above 0, and no NaN or infinity.
 
     Args:
       memory: An `EpisodicMemoryState` or a `HostMemory`.
@@ -82,14 +83,27 @@ def make_candidates(memory: Any, rows: Any, keys: Any, groups: Any, scores: Any,
     if (None if keys is None else tuple(keys.shape)) != (None if width is None else (number, width)):
         shape = "none" if keys is None else list(keys.shape)
         raise ValueError(f"keys: given {shape}, allowed: {'none' if width is None else [number, width]}, see key_dim")
-    present = jnp.ones(number, bool)
-    if isinstance(rows, Batch):
-        present = (rows.weights.reshape(number, -1) > 0).any(axis=1)
-    if weights is not None:
-        present = present & (weights > 0)
+    present = has_weight(rows, weights, number) & is_finite((rows, keys, scores), number)
     groups = np.full(number, -1) if groups is None else groups
     scores = np.zeros(number) if scores is None else scores
     return CandidateRows(keys, groups.astype(np.int32), scores.astype(np.float32), present)
+
+
+def has_weight(rows: Any, weights: Any, number: int) -> Any:
+    """Returns which of `number` rows have targets and a weight above 0, bool `[rows]`."""
+    present = jnp.ones(number, bool)
+    if isinstance(rows, Batch):
+        present = (rows.weights.reshape(number, -1) > 0).any(axis=1)
+    return present if weights is None else present & (weights > 0)
+
+
+def is_finite(arrays: Any, number: int) -> Any:
+    """Returns which of `number` rows have no NaN and no infinity in a tree of arrays `[rows, ...]`, bool `[rows]`. A
+    memory that held others would make every replay of them fail.
+    """
+    floats = [leaf for leaf in jax.tree.leaves(arrays) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    finite = [jnp.isfinite(leaf).reshape(number, -1).all(axis=1) for leaf in floats]
+    return functools.reduce(jnp.logical_and, finite, jnp.ones(number, bool))
 
 
 def _check_rows(stored: Any, rows: Any) -> int:

@@ -27,7 +27,7 @@ from memjax.training.run_logger import RunLogger, describe_score
 from memjax.training.runs import check_tokenizer
 from memjax.training.scores import EvaluationResult
 from memjax.training.signals import StoppedBySignal
-from memjax.training.skipped import NonFiniteError, SkippedSteps
+from memjax.training.skipped import NonFiniteError, SkippedSteps, describe_kind, read_counts
 from memjax.training.slot_counters import pull_usage
 from memjax.training.stages import (
     GrowthHistory,
@@ -187,7 +187,7 @@ class _RunLoop:
         self.make_learner, self.stages, self.record = make_learner, stages, record
         self.hooks, self.trace, self.config = hooks, trace, record.config
         self.position, self.stream = Position(), None
-        self.skipped = SkippedSteps(self.config.training.max_skipped_steps)
+        self.skipped, self.update_kind = SkippedSteps(self.config.training.max_skipped_steps), ""
         self.scores: dict[tuple[Position, str], EvaluationResult] = {}
         self._switch_learner(())
 
@@ -214,9 +214,12 @@ class _RunLoop:
         values |= self.sizes
         divergence = final_divergence(results, {name: self._divergence_limit(name) for name in results})
         values |= {"diverged": divergence} if divergence else {}
+        skipped = self.skipped.read()
+        values |= {"skipped_at_end": skipped} if skipped else {}
         stream, texts = record.summarize()
         values |= {"stream": stream} if stream else {}
         text = texts[0] if texts else describe_score(results[""])
+        text = "; ".join([text, *(f"the last {n} steps {describe_kind(kind)}skipped" for kind, n in skipped.items())])
         record.finish(info.step, values, f"DIVERGED, {text}" if divergence else text)
         return TrainingResult(record.path, info.step, values, False)
 
@@ -255,7 +258,7 @@ class _RunLoop:
         if restored is not None:
             check_tokenizer(record.fingerprint, restored.extra.get("tokenizer"), record.path)
             state, num_steps = self.compiled.from_checkpoint(restored.tree), self.stages[0].steps
-            self.skipped = SkippedSteps(training.max_skipped_steps, restored.extra.get("skipped", 0))
+            self.skipped = SkippedSteps(training.max_skipped_steps, read_counts(restored.extra.get("skipped", {})))
             steps = num_steps if isinstance(num_steps, int) else restored.step
             self.position = Position.read(restored.step, restored.extra["position"], steps)
             notes.append(f"going on after step {self.position.step}")
@@ -334,6 +337,7 @@ class _RunLoop:
         update_state, state = self.trace.around(self.compiled.update_inlined, first), info.state
 
         def step(state: TrainState, update: Any) -> tuple[TrainState, dict[str, WeightedSum]]:
+            self.update_kind = update[0]
             state, sums = update_state(state, update)
             # An accumulation window ends with its stage: gradients of one task never update the next task.
             return (self.compiled.finish(state) if self.position.step + 1 == last else state), sums
@@ -425,7 +429,7 @@ class _RunLoop:
         """
         self.record.clock.steps += 1
         if "skipped" in info.metrics:  # not all kinds of update report it
-            self.skipped.add(info.metrics["skipped"].total)
+            self.skipped.add(info.metrics["skipped"].total, self.update_kind)
         interval = self.config.training.log_every
         if not interval or (info.step % interval and info.step != self.position.end):
             return
@@ -436,20 +440,21 @@ class _RunLoop:
         self.record.write_steps(self.position, totals, int(applied), usage)
         self._check_skipped(info)
 
-    def _check_skipped(self, info: StepInfo) -> int:
-        """Returns the number of steps skipped in a row up to now.
+    def _check_skipped(self, info: StepInfo) -> dict[str, int]:
+        """Returns the number of steps skipped in a row up to now by kind of update, of the kinds with any.
 
         Raises:
           NonFiniteError: The number has reached `training.max_skipped_steps`.
         """
-        count = self.skipped.read()
+        counts = self.skipped.read()
         if self.skipped.is_over:
+            kind = max(counts, key=lambda name: counts[name])
             raise NonFiniteError(
-                f"{self.record.path}: ended after step {info.step}, training.max_skipped_steps = {count} steps in a "
-                f"row were "
-                f"skipped: loss, gradient or update not finite; {self.record.remedy()}"
+                f"{self.record.path}: ended after step {info.step}, training.max_skipped_steps = {counts[kind]} steps "
+                f"{describe_kind(kind)}in a row were skipped: loss, gradient or update not finite; "
+                f"{self.record.remedy()}"
             )
-        return count
+        return counts
 
     def _evaluate_all(self, info: StepInfo) -> None:
         """Runs all evaluations after a step. A signal interrupts them without ending the run here."""

@@ -133,9 +133,11 @@ class RunLogger:
         if processes.is_first():
             self._views = open_views(self.config, self.path, position.step)
 
-    def save(self, position: Position, lineage: GrowthHistory, tree: Callable[[], Any], *, skipped: int = 0) -> None:
+    def save(
+        self, position: Position, lineage: GrowthHistory, tree: Callable[[], Any], *, skipped: Mapping[str, int]
+    ) -> None:
         """Saves a checkpoint, unless there is already one of this position. `tree` is a function that returns the
-        arrays, `lineage` the growth history, and `skipped` the number of steps in a row that were skipped up to now.
+        arrays, `lineage` the growth history, and `skipped` the numbers of steps in a row that were skipped up to now.
 
         While steps are skipped, the checkpoint from before the first skipped step is not deleted.
 
@@ -143,7 +145,7 @@ class RunLogger:
           position: Position of the run in its stages.
           lineage: Growth history of the model.
           tree: Function that returns the arrays to save.
-          skipped: Number of steps in a row, up to this position, that were skipped.
+          skipped: Number of steps in a row, up to this position, that were skipped, by kind of update. Empty for none.
         """
         if self._saved == position.checkpoint_number:
             return
@@ -153,7 +155,7 @@ class RunLogger:
         merged = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
         extra = {"position": merged.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
         extra |= {"tokenizer": self.fingerprint} if self.fingerprint else {}
-        extra |= {"skipped": skipped, "sound": self.checkpoints.kept} if skipped else {}
+        extra |= {"skipped": dict(skipped), "sound": self.checkpoints.kept} if skipped else {}
         self.checkpoints.save(position.checkpoint_number, tree(), extra=extra)
         self._saved = position.checkpoint_number
         self.log_event("checkpoint", position.step, f"step {position.step}: saved")

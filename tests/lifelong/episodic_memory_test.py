@@ -198,6 +198,13 @@ def test_padding_is_neither_offered_nor_written(make):
     assert ids_in(kept).tolist() == [0, 2, 2] and int(kept.offered) == 3
 
 
+def test_rows_that_are_not_finite_are_not_written(make):
+    kept = make()
+    scores = np.float32([1, np.nan, 1, -np.inf])
+    kept.write(batch_of(range(4)), jax.random.key(0), POLICIES["ring"], keys=key_of(range(4)), scores=scores)
+    assert ids_in(kept).tolist() == [0, 2] and int(kept.offered) == int(kept.written) == 2
+
+
 def test_sampling_is_uniform_over_what_is_in_use(make):
     kept = fill(make(), np.arange(9))
     found = np.zeros(9)

@@ -1,16 +1,21 @@
 import contextlib
 import json
 import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax.cli.errors import explain
+from memjax.durable_files import DiskFull
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.named_arrays import describe_arrays, flatten, unflatten
 
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
+FULL_DISK = "no space is left on the disk; step 3 is not saved; free some and run the same command again"
 BIG = np.arange(4096, dtype=np.float32).reshape(64, 64)
 
 
@@ -237,3 +242,51 @@ def test_another_format_is_no_damage(opened, monkeypatch):
     with pytest.raises(ValueError, match="checkpoint 1 has format 2, allowed: 99"):
         checkpoints.restore(shapes())
     assert checkpoints.steps() == [1] and not lines
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+    """TensorStore says it in words of its own, which JAX has for full memory."""
+
+    class FullManager:
+        def save(self, step, **options):
+            raise ValueError(f"RESOURCE_EXHAUSTED: {tmp_path}: No space left on device [os_error_code='28']")
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    monkeypatch.setattr(checkpoints, "_open_manager", FullManager)
+    with pytest.raises(DiskFull) as error:
+        checkpoints.save(3, {"kernel": np.ones(2, np.float32)})
+    assert explain(error.value) == (f"{tmp_path / 'checkpoints'}: {FULL_DISK}", 1)
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_leaves_one_line(tmp_path):
+    """A small file system, where mounting is allowed. The same save passes once there is room again."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    script = f"""
+import numpy as np
+from memjax.cli.errors import explain
+from memjax.training.checkpoints import Checkpoints
+checkpoints = Checkpoints({str(disk / "checkpoints")!r})
+values = np.random.default_rng(0).normal(size=(430, 430)).astype(np.float32)
+for step in (1, 2, 3):
+    try:
+        checkpoints.save(step, {{"kernel": values}})
+    except OSError as error:
+        print(explain(error)[0])
+checkpoints.close()
+checkpoints = Checkpoints({str(disk / "checkpoints")!r})
+checkpoints.save(4, {{"kernel": values[:100]}})
+print(checkpoints.steps(), checkpoints.load("")[0])
+"""
+    try:
+        process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr and "ERROR" not in process.stderr
+    line, steps = process.stdout.splitlines()
+    assert line == f"{disk / 'checkpoints'}: {FULL_DISK}"
+    assert steps.endswith(" 4")

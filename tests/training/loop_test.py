@@ -383,11 +383,12 @@ def test_no_sound_run_is_said_to_diverge(reference):
 
 
 def test_skipped_steps_in_a_row_are_counted():
-    skipped = SkippedSteps(limit=2, count=1)
+    skipped = SkippedSteps(limit=2, counts={"": 1})
     for lost, count, over in ((0, 0, False), (1, 1, False), (0, 0, False), (1, 1, False), (1, 2, True), (0, 2, True)):
         skipped.add(np.float32(lost))
-        assert (skipped.read(), skipped.is_over) == (count, over)
+        assert (skipped.read().get("", 0), skipped.is_over) == (count, over)
     endless = SkippedSteps()
     for _ in range(2500):
-        endless.add(1.0)
-    assert endless.read() == 2500 and not endless.is_over
+        endless.add(1.0, "replay")
+        endless.add(0.0, "train")
+    assert endless.read() == {"replay": 2500} and not endless.is_over
