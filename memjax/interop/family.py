@@ -193,7 +193,8 @@ class ModelFamily(abc.ABC):
         return self._settings(hf_config)[0]
 
     def _settings(self, described: Described) -> tuple[config.Model, tuple[str, ...]]:
-        """Returns the model, and a line for each option that differs in training."""
+        """Returns the model, and a line for each option that differs in training or was chosen by the import."""
+        described = self.text_config(described)
         kind = described.get("model_type", self.model_type)
         if kind != self.model_type:
             raise ValueError(f"hf_config['model_type']: given {kind!r}, allowed: {self.model_type!r}")
@@ -205,7 +206,20 @@ class ModelFamily(abc.ABC):
         notes, model = config_keys.check_keys(self.fields, complete), self.base()
         config_keys.load_settings(self.fields, complete, model)
         self.finish(model, complete)
-        return model, notes
+        return model, (*notes, *self.choices(complete))
+
+    def text_config(self, described: Described) -> Described:
+        """Returns the keys of the language model in the configuration `described` of a larger model. By default the
+        configuration itself.
+        """
+        return described
+
+    def choices(self, described: Described) -> tuple[str, ...]:
+        """Returns a line for each choice that the import makes where the configuration `described` leaves one. () by
+        default.
+        """
+        del described
+        return ()
 
     def finish(self, model: config.Model, described: Described) -> None:
         """Sets, in `model`, the settings that depend on several keys of the configuration `described`. By default there
@@ -372,7 +386,7 @@ class ModelFamily(abc.ABC):
         model = self.adapt(model, plain)
         task = self.find_task(described, plain)
         params, left = self._import(weights, model, task, None, NUM_MARKS if dialogues else 0)
-        rows = vocab_size(params) - (NUM_MARKS if dialogues else 0)
+        rows, described = vocab_size(params) - (NUM_MARKS if dialogues else 0), self.text_config(described)
         if rows != described.get("vocab_size", rows):
             allowed = f"{described['vocab_size']}, the vocab_size of {folders.CONFIG_FILE}"
             raise ValueError(f"weights: given {rows} word embeddings, allowed: {allowed}")

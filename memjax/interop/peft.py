@@ -287,7 +287,8 @@ def _split_module(matrices: tuple[LayerMatrix, ...], a: np.ndarray, b: np.ndarra
     a = np.pad(np.asarray(a, np.float32).T, ((0, 0), (0, missing)))
     b = np.pad(np.asarray(b, np.float32).T, ((0, missing), (0, 0)))
     arrays: dict[str, np.ndarray] = {}
-    for matrix, share in zip(matrices, np.split(b, len(matrices), axis=1), strict=True):
+    ends = np.cumsum([np.prod(matrix.outputs) for matrix in matrices])
+    for matrix, share in zip(matrices, np.split(b, ends[:-1], axis=1), strict=True):
         arrays[f"{matrix.adapter}/a"] = a.reshape(*matrix.inputs, rank)
         arrays[f"{matrix.adapter}/b"] = share.reshape(rank, *matrix.outputs)
     return arrays

@@ -135,6 +135,7 @@ def import_run(
     described, weights = folders.read_folder(folder)
     types = {name: str(weight.dtype) for name, weight in weights.items()}
     family = family_of_weights(described)
+    described = family.text_config(described)
     imported = family.read_model(described, weights, dialogues=dialogues)
     lora = PeftAdapters(config.LoRA(), {}, {})
     if adapters is not None:

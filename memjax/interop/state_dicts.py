@@ -109,17 +109,29 @@ def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[WeightM
         yield map_unchanged("vocabulary/output", output, -1, dim)
 
 
-def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> WeightMapping:
+def fused(
+    part: str, name: str, dim: int, heads: Shape, key_heads: Shape | None = None, *, transposed: bool = True
+) -> WeightMapping:
     """Returns the mapping of the kernels of queries, keys and values under the path `part` to one matrix `name` in
-    transformers. `heads` is (number of heads, width of a head), `dim` the width of the inputs.
+    transformers, whose outputs are those of the queries, the keys and the values, in this order.
+
+    Args:
+      part: Path of the kernels.
+      name: Name of the matrix.
+      dim: Width of the inputs.
+      heads: (number of heads, width of a head) of the queries.
+      key_heads: (number of heads, width of a head) of keys and values. None for those of the queries.
+      transposed: Whether the outputs are the first axis of the matrix.
     """
-    whole = matrix("", name, (dim, 3, *heads), transposed=transposed)
+    key_heads = key_heads or heads
+    width, rest = math.prod(heads), (2, *key_heads)
+    whole = matrix("", name, (dim, width + math.prod(rest)), transposed=transposed)
 
     def load(arrays: Arrays) -> Arrays:
         kernel = whole.load(arrays)[0]
-        return kernel[:, 0], kernel[:, 1:]
+        return kernel[:, :width].reshape(dim, *heads), kernel[:, width:].reshape(dim, *rest)
 
-    dump = lambda arrays: whole.dump([np.concatenate([arrays[0][:, None], arrays[1]], axis=1)])
+    dump = lambda arrays: whole.dump([np.concatenate([array.reshape(dim, -1) for array in arrays], axis=1)])
     return WeightMapping((f"{part}/query", f"{part}/key_value"), whole.tensors, load, dump)
 
 
