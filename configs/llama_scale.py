@@ -5,8 +5,8 @@
     memjax import Meta-Llama-3-8B runs/llama3                      # then: memjax train --config llama_scale \\
         --training.init-from runs/llama3 --data.cache-dir DIR      # extra `data`; PG-19 is about 11 GB
 
-Paper: Dubey et al., "The Llama 3 Herd of Models", 2024, https://arxiv.org/abs/2407.21783 (the model); Hu et al., "LoRA",
-  ICLR 2022, https://arxiv.org/abs/2106.09685 (the adapters).
+Paper: Dubey et al., "The Llama 3 Herd of Models", 2024, https://arxiv.org/abs/2407.21783 (the model); Hu et al.,
+  "LoRA", ICLR 2022, https://arxiv.org/abs/2106.09685 (the adapters).
 Paper's number: none for these settings.
 Our number: not run. tools/results/tables/plans.md has the memory and time of each variant on slices (`memjax plan`).
 Hardware: none; planned for v5p and v6e.

@@ -20,7 +20,7 @@ TARGET = Path(__file__).parent.parent / "tests/golden/interop.npz"
 
 
 CACHED, SEGMENT = 1e-5, 4
-"""largest difference of logits with and without the cache of transformers over the largest logit; tokens of a segment"""
+"""largest difference of logits with and without a cache over the largest logit; tokens of a segment"""
 
 
 def load(name: str) -> Any:

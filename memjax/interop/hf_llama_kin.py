@@ -286,5 +286,17 @@ def _score_scale(scale: float | None, model: config.Model) -> float:
     return (model.head_dim or model.dim // model.num_heads) ** -0.5 if scale is None else scale
 
 
-KIN: tuple[Llama, ...] = (Mistral(), Qwen2(), Qwen3(), Gemma3(), Olmo2(), Olmo3(), SmolLM3(), Granite(), Gemma2(), Phi3(), Gemma3WithImages())
+KIN: tuple[Llama, ...] = (
+    Mistral(),
+    Qwen2(),
+    Qwen3(),
+    Gemma3(),
+    Olmo2(),
+    Olmo3(),
+    SmolLM3(),
+    Granite(),
+    Gemma2(),
+    Phi3(),
+    Gemma3WithImages(),
+)
 """all families, in the order of messages"""

@@ -71,7 +71,8 @@ def read_adapters(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndar
             raise ValueError(
                 f"adapters: {folder} has no {name}, allowed: a folder as save_pretrained of peft writes it"
             )
-    return read_json_object(folder / CONFIG_FILE), folders.read_weights(folder / WEIGHTS_FILE)
+    weights = folders.read_weights(folder / WEIGHTS_FILE)
+    return read_json_object(folder / CONFIG_FILE), {name: np.asarray(weight) for name, weight in weights.items()}
 
 
 def write_adapters(folder: Path, described: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
+from memjax.training.lazy_arrays import LazyArray
 
 ACTIVATIONS = {
     **{"gelu_new": "gelu", "gelu": "gelu_exact", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu"},
@@ -177,16 +178,25 @@ def has_shape(weight: np.ndarray, shape: Shape) -> bool:
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
 
 
-def to_float32(weight: np.ndarray) -> np.ndarray:
-    """Converts an array to float32. An array of float64 is returned unchanged."""
-    return weight if weight.dtype == np.float64 else weight.astype(np.float32)
+def wide_dtype(weight: np.ndarray) -> np.dtype:
+    """Returns the dtype of the parameters that an array becomes: float32, or float64 for an array of float64."""
+    return np.dtype(np.float64 if weight.dtype == np.float64 else np.float32)
+
+
+def _load_lazily(entry: WeightMapping, weights: Arrays) -> list[LazyArray]:
+    """Returns the parameters of a mapping, which are read and converted when they are used."""
+    dtype = np.result_type(*map(wide_dtype, weights))
+    shapes = [array.shape for array in entry.load([np.broadcast_to(np.False_, weight.shape) for weight in weights])]
+    arrays = lambda: [np.asarray(weight).astype(wide_dtype(weight), copy=False) for weight in weights]
+    read = lambda place: lambda: np.ascontiguousarray(entry.load(arrays())[place])
+    return [LazyArray(shape, dtype, read(place)) for place, shape in enumerate(shapes)]
 
 
 def load_entries(
     entries: Iterable[WeightMapping], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Converts a state dict to parameters by the mappings in `entries`. Also returns the names that are left over, and
-    a phrase for each tensor that is missing or does not fit, in which the function `written` gives its name.
+    """Maps a state dict to parameters by the mappings in `entries`, each a `LazyArray`. Also returns the names that are
+    left over, and a phrase for each tensor that does not fit, in which the function `written` gives its name.
 
     Args:
       entries: The table.
@@ -210,7 +220,7 @@ def load_entries(
         elif not jnp.issubdtype(weight.dtype, jnp.floating) or weight.dtype.itemsize < 2:
             problems.append(f"{written(name)} has the type {weight.dtype} and not one of 16 bits or more")
         else:
-            return to_float32(weight)
+            return weight
         return None
 
     for entry in entries:
@@ -225,7 +235,7 @@ def load_entries(
         arrays = [array for array in taken if array is not None]
         if len(arrays) < len(taken):
             continue
-        for path, array in zip(entry.paths, entry.load(arrays), strict=True):
+        for path, array in zip(entry.paths, _load_lazily(entry, arrays), strict=True):
             tree, (*folders, last) = params, path.split("/")
             for folder in folders:
                 tree = tree.setdefault(folder, {})

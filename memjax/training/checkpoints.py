@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.training.lazy_arrays import LazyArray
 from memjax.training.named_arrays import (
     describe_array_difference,
     describe_arrays,
@@ -109,7 +110,8 @@ class Checkpoints:
         Args:
           step: Step of the checkpoint, greater than the steps of all earlier checkpoints.
           tree: Tree of arrays. Its leaves are saved under the names that `flatten` gives them. Each process writes its
-            part of an array that is split over processes.
+            part of an array that is split over processes. Those of class `LazyArray` are read twice, for their
+            checksums and when they are written, one after the other.
           extra: JSON value to save in the same commit.
 
         Raises:
@@ -307,6 +309,7 @@ class Checkpoints:
         if self._opened is None:
             import orbax.checkpoint as ocp
 
+            ocp.type_handlers.register_type_handler(LazyArray, _lazy_handler(), override=True)
             commit = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
             self._opened = ocp.CheckpointManager(
                 self.directory,
@@ -323,6 +326,21 @@ class Checkpoints:
                 ),
             )
         return self._opened
+
+
+def _lazy_handler() -> Any:
+    """Makes the handler of Orbax that reads and writes lazy arrays one after the other, as NumPy arrays."""
+    import orbax.checkpoint as ocp
+
+    class LazyArrayHandler(ocp.type_handlers.NumpyHandler):
+        async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
+            for place, (value, info) in enumerate(zip(values, infos, strict=True)):
+                options = None if args is None else [args[place]]
+                for written in await super().serialize([np.asarray(value)], [info], options):
+                    written.result()  # the next array is read when this one is on disk
+            return []
+
+    return LazyArrayHandler(deepcopy_host_arrays=False)
 
 
 @contextlib.contextmanager
@@ -368,7 +386,11 @@ def _read_on_all(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _to_host(leaf: Any) -> Any:
-    """Copies an array to the host, unless the run has several processes, whose arrays Orbax writes from the devices."""
+    """Copies an array to the host, unless it is read when it is written, or the run has several processes, whose arrays
+    Orbax writes from the devices.
+    """
+    if isinstance(leaf, LazyArray):
+        return leaf
     return leaf if jax.process_count() > 1 and isinstance(leaf, jax.Array) else np.asarray(jax.device_get(leaf))
 
 

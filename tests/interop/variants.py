@@ -137,9 +137,8 @@ def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
 
 
 def inputs(length: int = LENGTH) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ids of two texts without the ids below 4, and a mask: the second text has 3 tokens less, but at least 2.
-    """
-    ids = np.random.default_rng(length - LENGTH + 5).integers(4, VOCAB, (2, length))
+    """Returns ids of two texts without the ids below 4, and a mask: the second text lacks the last ones."""
+    ids = np.random.default_rng(5 if length == LENGTH else length).integers(4, VOCAB, (2, length))
     mask = np.ones((2, length), bool)
     mask[1, max(length - 3, 2) :] = False
     return np.where(mask, ids, 1), mask
