@@ -157,6 +157,14 @@ def other_theta(positions: Any) -> float | None:
     return positions and 1.2 * positions.theta
 
 
+def head_dim(model: config.Model) -> int:
+    """Width of a head."""
+    return model.head_dim or model.dim // model.num_heads
+
+
+POSITIONS = config.RotaryPositions
+FACTORS = config.LinearPositions | config.Llama3Positions | config.YarnPositions
+SCALED = config.YarnPositions | config.LongRopePositions
 SWITCHES: dict[str, Any] = {
     "attention.bias": lambda m: False if m.attention.bias else None,
     "attention.output_bias": lambda m: False if m.attention.output_bias else None,
@@ -168,14 +176,14 @@ SWITCHES: dict[str, Any] = {
     "attention.rotary": lambda m: dataclasses.replace(m.attention.local_rotary) if not m.attention.rotary else None,
     "attention.rotary.theta": lambda m: other_theta(m.attention.rotary),
     "attention.local_rotary.theta": lambda m: m.attention.local_layers and other_theta(m.attention.local_rotary),
-    "attention.rotary.fraction": lambda m: 0.5 if type(m.attention.rotary) is config.RotaryPositions else None,
-    "attention.rotary.factor": lambda m: 3.0 if hasattr(m.attention.rotary, "factor") else None,
-    "attention.rotary.attention_factor": lambda m: 1.1 if hasattr(m.attention.rotary, "attention_factor") else None,
+    "attention.rotary.fraction": lambda m: 4 / head_dim(m) if type(m.attention.rotary) is POSITIONS else None,
+    "attention.rotary.factor": lambda m: 3.0 if isinstance(m.attention.rotary, FACTORS) else None,
+    "attention.rotary.attention_factor": lambda m: 1.1 if isinstance(m.attention.rotary, SCALED) else None,
     "attention.window": lambda m: None if m.attention.local_layers == (0, 1) else m.attention.window + 3,
     "attention.local_window": lambda m: m.attention.local_layers and m.attention.local_window + 2,
     "attention.local_layers": lambda m: m.attention.local_layers and tuple(1 - i for i in m.attention.local_layers),
     "attention.score_cap": lambda m: 0.0 if m.attention.score_cap else 2.0,
-    "attention.score_scale": lambda m: 1.1 * (m.attention.score_scale or (m.head_dim or m.dim // m.num_heads) ** -0.5),
+    "attention.score_scale": lambda m: 1.1 * (m.attention.score_scale or head_dim(m) ** -0.5),
     "logit_cap": lambda m: 0.0 if m.logit_cap else 20.0,
     "logit_divisor": lambda m: 1.1 * m.logit_divisor,
     "residual_scale": lambda m: 1.1 * m.residual_scale,
