@@ -29,6 +29,19 @@ PLANS: dict[str, list[str]] = {
     "8b": ["--variant", "8b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
 }
 """name -> options of `memjax plan`"""
+HOSTS: dict[str, list[str]] = {
+    f"llama3_8b_{variant}_{name}_{memory // 1024}k": [
+        *("--config", "llama_scale", "--variant", variant, "--topology", topology, "--vocab-size", "128256"),
+        *("--sweep", f"memory_length={memory}"),
+    ]
+    for variant, slices in {
+        "default": {"v5p": "v5p:2x2x1", "v6e": "v6e:2x4"},
+        "full": {"v5p": "v5p:2x2x1", "v6e": "v6e:4x4"},
+    }.items()
+    for name, topology in slices.items()
+    for memory in (8192, 65536)
+}
+"""likewise of models that people have, with adapters or trained whole, on the smallest slice that they fit"""
 LEARNERS: dict[str, list[str]] = {
     "mbpa_pp": [
         *("--config", "lifelong_text", "--variant", "paper", "--topology", "v5e-8"),
@@ -51,6 +64,7 @@ def run(names: Sequence[str] = (), book: Book | None = None) -> None:
     book = book or Book()
     known = {one.name for one in book.measurements() if one.kind in ("plan", "learner_plan")}
     plans = {name: ("plan", [*BASE, *options]) for name, options in PLANS.items()}
+    plans |= {name: ("plan", ["plan", *options]) for name, options in HOSTS.items()}
     plans |= {name: ("learner_plan", ["plan", *options]) for name, options in LEARNERS.items()}
     for name in names or [name for name in plans if name not in known]:
         kind, options = plans[name]
@@ -66,7 +80,7 @@ def run(names: Sequence[str] = (), book: Book | None = None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    allowed = [*PLANS, *LEARNERS]
+    allowed = [*PLANS, *HOSTS, *LEARNERS]
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.plans", description="Plans of large models.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(allowed)}; none = what is missing")
     names = parser.parse_args(arguments).names
