@@ -40,7 +40,7 @@ from memjax.config import (
 
 VARIANTS = {
     "default": "adapters of rank 16, the model frozen: 8 rows",
-    "full": "the whole model is trained: 16 rows",
+    "full": "the whole model is trained, heads split over 2 devices: 8 rows",
     "smoke": "seconds: 2 layers, 32 wide, adapters, bytes of Python sources",
 }
 
@@ -85,7 +85,7 @@ def get_config(variant: str = "default") -> Config:
         case "full":
             config.training.lora = LoRA()
             config.training.schedule.learning_rate = 1e-5
-            config.data.batch_size = config.evaluation.batch_size = 16
+            config.sharding.model = 2
         case "smoke":
             config.model.dim, config.model.num_layers, config.model.num_heads = 32, 2, 4
             config.model.attention = Rotary(memory_length=32, key_heads=2, rotary=RotaryPositions(theta=500_000.0))

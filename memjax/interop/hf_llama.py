@@ -348,9 +348,9 @@ def _fixed_longrope(rope: Mapping[str, Any], described: Described) -> dict[str, 
     """
     original, longest = rope["original_max_position_embeddings"], described.get("max_position_embeddings")
     factor = rope.get("factor") or (longest or original) / original
-    given, computed = rope.get("attention_factor"), longrope_attention_factor(factor, original)
+    attention_factor = rope.get("attention_factor") or longrope_attention_factor(factor, original)
     divisors = rope["long_factor" if _used_length(described) > original else "short_factor"]
-    return {"short_factor": tuple(divisors), "attention_factor": computed if given is None else given}
+    return {"short_factor": tuple(divisors), "attention_factor": attention_factor}
 
 
 def _used_length(described: Described) -> int:

@@ -143,6 +143,10 @@ class Gemma3WithImages(Gemma3):
 
     name, model_type = "Gemma 3 with images", "gemma3"
     beside = ("vision_tower.", "multi_modal_projector.")
+    fields = (
+        *keys.without(Gemma3.fields, "final_logit_softcapping"),
+        keys.fixed_key("final_logit_softcapping", None),  # which transformers' class does not read
+    )
 
     def text_config(self, described: Described) -> Described:
         """Returns the keys of the language model, with the classes that the whole configuration names."""
@@ -270,6 +274,7 @@ class Phi3(Llama):
         keys.optional_key("sliding_window", None, "attention.window"),
         keys.Field("resid_pdrop", 0.0, "dropout"),
         keys.training_key("embd_pdrop", 0.0, like="resid_pdrop"),
+        keys.Field("original_max_position_embeddings", 4096),
     )
 
     def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:

@@ -309,12 +309,12 @@ class Checkpoints:
         if self._opened is None:
             import orbax.checkpoint as ocp
 
-            ocp.type_handlers.register_type_handler(LazyArray, _lazy_handler(), override=True)
+            handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_make_type_handlers())
             commit = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
             self._opened = ocp.CheckpointManager(
                 self.directory,
                 item_names=("state", "manifest"),
-                item_handlers={"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()},
+                item_handlers={"state": handler, "manifest": ocp.JsonCheckpointHandler()},
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=self,
                     atomicity_options=commit,
@@ -328,8 +328,10 @@ class Checkpoints:
         return self._opened
 
 
-def _lazy_handler() -> Any:
-    """Makes the handler of Orbax that reads and writes lazy arrays one after the other, as NumPy arrays."""
+def _make_type_handlers() -> Any:
+    """Makes the handlers of Orbax for the arrays of a checkpoint. Lazy ones are read and written one after the other,
+    as NumPy arrays.
+    """
     import orbax.checkpoint as ocp
 
     class LazyArrayHandler(ocp.type_handlers.NumpyHandler):
@@ -340,7 +342,9 @@ def _lazy_handler() -> Any:
                     written.result()  # the next array is read when this one is on disk
             return []
 
-    return LazyArrayHandler(deepcopy_host_arrays=False)
+    known = [(kind, ocp.type_handlers.get_type_handler(kind)) for kind in (np.ndarray, jax.Array)]
+    lazy = (LazyArray, LazyArrayHandler(deepcopy_host_arrays=False))
+    return ocp.type_handlers.create_type_handler_registry(*known, lazy)
 
 
 @contextlib.contextmanager

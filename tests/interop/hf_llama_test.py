@@ -190,6 +190,7 @@ def test_the_choice_of_longrope_is_told_at_import():
 
 def test_a_gemma3_is_read_from_a_model_of_images():
     family, described, weights = make("gemma3")
+    cap = {"final_logit_softcapping": described.pop("final_logit_softcapping")}
     expected = family.read_model(described, weights)
     outer = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {"x": 1}}
     whole = {**outer, "text_config": {key: value for key, value in described.items() if key != "architectures"}}
@@ -200,6 +201,8 @@ def test_a_gemma3_is_read_from_a_model_of_images():
         read = family_of_weights(whole).read_model(whole, named | seen)
         assert read.model == expected.model and list(read.left) == list(seen)
         jax.tree.map(np.testing.assert_array_equal, read.params, expected.params)
+    with pytest.raises(ValueError, match="'final_logit_softcapping'.: given 20.0, allowed: None"):
+        family_of_weights(whole).model_config({**whole, "text_config": whole["text_config"] | cap})
     written = family_of_weights(whole).export_config(read.model, variants.VOCAB)
     assert written["architectures"] == outer["architectures"] and written["model_type"] == "gemma3"
     assert written["text_config"].items() >= {**whole["text_config"], "model_type": "gemma3_text"}.items()

@@ -36,7 +36,7 @@ def llama(folder: Path) -> Path:
 
 
 def rotary(name: str, folder: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES) -> Path:
-    """Likewise of any variant with rotary positions, in files of at most so many bytes."""
+    """Makes a folder of a variant with rotary positions, with the tokenizer of `gpt2`, in files of `shard_bytes`."""
     described, vocab = {**variants.describe(name), "dtype": dtype}, variants.VOCAB
     family = FAMILIES[described["model_type"]]
     tensors = {

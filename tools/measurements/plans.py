@@ -41,7 +41,7 @@ HOSTS: dict[str, list[str]] = {
     for name, topology in slices.items()
     for memory in (8192, 65536)
 }
-"""likewise of models that people have, with adapters or trained whole, on the smallest slice that they fit"""
+"""name -> options of `memjax plan` for Llama 3 8B, with adapters or trained whole"""
 LEARNERS: dict[str, list[str]] = {
     "mbpa_pp": [
         *("--config", "lifelong_text", "--variant", "paper", "--topology", "v5e-8"),
