@@ -30,16 +30,17 @@ PLANS: dict[str, list[str]] = {
 }
 """name -> options of `memjax plan`"""
 HOSTS: dict[str, list[str]] = {
-    f"llama3_8b_{variant}_{name}_{memory // 1024}k": [
-        *("--config", "llama_scale", "--variant", variant, "--topology", topology, "--vocab-size", "128256"),
-        *("--sweep", f"memory_length={memory}"),
-    ]
-    for variant, slices in {
-        "default": {"v5p": "v5p:2x2x1", "v6e": "v6e:2x4"},
-        "full": {"v5p": "v5p:2x2x1", "v6e": "v6e:4x4"},
+    f"llama3_8b_{name}": f"--config llama_scale {options} --vocab-size 128256".split()
+    for name, options in {
+        "lora_v5p_8k": "--topology v5p:2x2x1 --sweep memory_length=8192",
+        "lora_v5p_64k": "--topology v5p:2x2x1 --sweep memory_length=65536",
+        "lora_v6e_8k": "--topology v6e:2x4 --sweep memory_length=8192",
+        "lora_v6e_64k": "--topology v6e:2x4 --sharding.model 2 --data.batch-size 4 --sweep memory_length=65536",
+        "full_v5p_8k": "--variant full --topology v5p:2x2x1 --sweep memory_length=8192",
+        "full_v5p_64k": "--variant full --topology v5p:2x2x1 --data.batch-size 4 --sweep memory_length=65536",
+        "full_v6e_8k": "--variant full --topology v6e:4x4 --sweep memory_length=8192",
+        "full_v6e_64k": "--variant full --topology v6e:4x4 --sweep memory_length=65536",
     }.items()
-    for name, topology in slices.items()
-    for memory in (8192, 65536)
 }
 """name -> options of `memjax plan` for Llama 3 8B, with adapters or trained whole"""
 LEARNERS: dict[str, list[str]] = {
