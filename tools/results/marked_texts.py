@@ -165,7 +165,8 @@ def _llama_plans(known: Known) -> str:
     names = [
         f"llama3_8b_{how}_{chip}_{slots}" for how in ("lora", "full") for chip in ("v5p", "v6e") for slots in SLOTS
     ]
-    records = [r for name in names for r in apart(known.facts("plan", name))]
+    measured = [found for name in names if (found := known.measured("plan", name))]
+    records = [r for measurement in measured for r in apart(measurement.facts)]
     rows = [[_trained(one), *cells[1:], _bound(one)] for one, cells in zip(records, plan_cells(records), strict=True)]
     heads = ["trained", "slots", "slice", "rows", "GiB of a chip: state, temporaries, in all", "limit"]
     return f"\n{grid([*heads, 'estimate of a step', 'bound by'], rows)}\n"

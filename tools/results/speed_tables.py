@@ -186,8 +186,7 @@ def plans(found: Sequence[Measurement]) -> str:
     for one, row in zip(facts, cells, strict=True):
         memory = int(one["value"].rpartition(" = ")[2])
         trained = one.get("trained", one["parameters"])
-        adapters = f", {trained / 1e6:,.0f} M trained" if trained < one["parameters"] else ""
-        size = f"{one['parameters'] / 1e6:,.0f} M{adapters}"
+        size = f"{one['parameters'] / 1e6:,.0f} M" + f", {trained / 1e6:,.0f} M trained" * (trained < one["parameters"])
         given = [size, f"{memory:,}", one["rows"], one["rematerialize"]]
         rows.append([*given, *(row[i] for i in shown)])
     parts = [
