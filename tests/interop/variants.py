@@ -146,7 +146,7 @@ def inputs(length: int = LENGTH) -> tuple[np.ndarray, np.ndarray]:
 
 def golden_name(name: str, length: int) -> str:
     """Returns the name of the logits of texts of `length` tokens among the goldens."""
-    return name if length == LENGTH else f"{name}_{length}"
+    return name if length == LENGTH else f"{name}:{length}"
 
 
 def lengths(name: str) -> tuple[int, ...]:

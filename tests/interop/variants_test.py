@@ -189,7 +189,7 @@ SWITCHES: dict[str, Any] = {
     "residual_scale": lambda m: 1.1 * m.residual_scale,
     "scale_embeddings": lambda m: None if m.embedding_scale else not m.scale_embeddings,
     "embedding_scale": lambda m: 1.1 * m.embedding_scale if m.embedding_scale else None,
-    "norm_epsilon": lambda m: 1.5 * (m.norm_epsilon or 1e-2),
+    "norm_epsilon": lambda m: (m.norm_epsilon or 0.0) + 0.01,
     "output.tied": lambda m: None if m.output.tied else True,
 }
 """path of a switch of a family -> another value for a model. None where the model has no such switch"""
