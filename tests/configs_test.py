@@ -137,6 +137,8 @@ DICTIONARIES = {"memsizer_wikitext": 267_744}
 LARGE = {
     ("memorizing_scale", "1b"): 1.3e9,
     ("memorizing_scale", "8b"): 8e9,
+    ("llama_scale", "default"): 8.1e9,
+    ("llama_scale", "full"): 8.1e9,
     ("compressive_pg19", "default"): 640e6,
     ("compressive_pg19", "transformer_xl"): 525e6,
     ("compressive_wikitext", "default"): 380e6,

@@ -144,13 +144,13 @@ class Encoder(ModelFamily):
         """Returns the settings of the tokenizer of the family, without a vocabulary: WordPiece."""
         return config.WordPiece()
 
-    def read_model(
+    def open_model(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
         """Converts a configuration and a state dict to settings, parameters, data and task. The task is that of the
         head; without a head it is masked language modelling. `dialogues` must be False.
         """
-        read = super().read_model(described, weights, dialogues=dialogues)
+        read = super().open_model(described, weights, dialogues=dialogues)
         task, length = read.task, read.data.segment_length
         if isinstance(task, config.MaskedLanguageModeling):
             task = config.MaskedLanguageModeling(activation=self.head_activation(read.model))

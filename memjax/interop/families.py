@@ -19,6 +19,15 @@ _ALL: tuple[ModelFamily, ...] = (
 FAMILIES = {family.model_type: family for family in _ALL}
 """`model_type` of config.json -> its family"""
 
+LEFT_OUT = {
+    "kv_lora_rank": "latent attention",
+    "num_local_experts": "a mixture of experts",
+    "num_experts": "a mixture of experts",
+    "n_routed_experts": "a mixture of experts",
+    "vision_config": "a model of images",
+}
+"""key of a `config.json` -> architecture that is not imported"""
+
 
 def family_of_weights(described: Mapping[str, Any]) -> ModelFamily:
     """Returns the family, an importer and exporter, for a `config.json` that has been read as a dict. Its `model_type`
@@ -33,7 +42,8 @@ def family_of_weights(described: Mapping[str, Any]) -> ModelFamily:
     kind = described.get("model_type")
     if kind not in FAMILIES:
         allowed = ", ".join(map(repr, FAMILIES))
-        raise ValueError(f"{folders.CONFIG_FILE}: given model_type {kind!r}, allowed: {allowed}")
+        left_out = next((f", {what}" for key, what in LEFT_OUT.items() if described.get(key)), "")
+        raise ValueError(f"{folders.CONFIG_FILE}: given model_type {kind!r}{left_out}, allowed: {allowed}")
     return FAMILIES[kind]
 
 

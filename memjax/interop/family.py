@@ -41,7 +41,7 @@ class ImportedWeights(NamedTuple):
 
     Attributes:
       model: Settings of the model.
-      params: Parameters of the model, grouped by layers as the model does.
+      params: Parameters of the model.
       data: Data that a run of the model reads by default.
       task: Task whose head the weights have. None for weights without a head.
       left: Name in the file -> tensor, of tensors that memjax has no parameters for, such as heads of other tasks.
@@ -56,6 +56,12 @@ class ImportedWeights(NamedTuple):
     left: Mapping[str, np.ndarray] = MappingProxyType({})
     notes: tuple[str, ...] = ()
     rows: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
+def join_read(params: Mapping[str, Any], model: config.Model) -> dict[str, Any]:
+    """Reads the parameters of single layers and groups them as the model does."""
+    read = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), params)
+    return join_collection(read, layer_groups(model))
 
 
 class ModelFamily(abc.ABC):
@@ -193,7 +199,8 @@ class ModelFamily(abc.ABC):
         return self._settings(hf_config)[0]
 
     def _settings(self, described: Described) -> tuple[config.Model, tuple[str, ...]]:
-        """Returns the model, and a line for each option that differs in training."""
+        """Returns the model, and a line for each option that differs in training or was chosen by the import."""
+        described = self.text_config(described)
         kind = described.get("model_type", self.model_type)
         if kind != self.model_type:
             raise ValueError(f"hf_config['model_type']: given {kind!r}, allowed: {self.model_type!r}")
@@ -205,7 +212,20 @@ class ModelFamily(abc.ABC):
         notes, model = config_keys.check_keys(self.fields, complete), self.base()
         config_keys.load_settings(self.fields, complete, model)
         self.finish(model, complete)
-        return model, notes
+        return model, (*notes, *self.choices(complete))
+
+    def text_config(self, described: Described) -> Described:
+        """Returns the keys of the language model in the configuration `described` of a larger model. By default the
+        configuration itself.
+        """
+        return described
+
+    def choices(self, described: Described) -> tuple[str, ...]:
+        """Returns a line for each choice that the import makes where the configuration `described` leaves one. () by
+        default.
+        """
+        del described
+        return ()
 
     def finish(self, model: config.Model, described: Described) -> None:
         """Sets, in `model`, the settings that depend on several keys of the configuration `described`. By default there
@@ -267,21 +287,26 @@ class ModelFamily(abc.ABC):
           ValueError: Tensors that are missing, left over or of another shape, all of them in one line; a negative
             number of entries; a memory or marks without initial parameters.
         """
-        return self._import(folders.read_weights(weights), model, task, initial, extra_ids)[0]
+        if initial is None and (model.attention.auxiliary_loss_weights() or model.num_speaker_markers):
+            raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
+        params = self._map_weights(folders.read_weights(weights), model, task, extra_ids)[0]
+        if initial is not None:
+            params = merge_params(split_collection(initial, layer_groups(model)), params)
+        return join_read(params, model)
 
-    def _import(
-        self, weights: Mapping[str, np.ndarray], model: config.Model, task: Any, initial: Any, extra_ids: int
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Returns the parameters, and the tensors that memjax has no parameters for by their names in the file."""
+    def _map_weights(
+        self, weights: Mapping[str, Any], model: config.Model, task: Any, extra_ids: int
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the parameters by single layers, each a `LazyArray`, and the tensors that memjax has no parameters
+        for by their names in the file.
+        """
         if extra_ids < 0:
             raise ValueError(f"extra_ids: given {extra_ids}, allowed: 0 or more")
         check_finite(weights)
         self.check(model)
-        if initial is None and (model.attention.auxiliary_loss_weights() or model.num_speaker_markers):
-            raise ValueError("initial: given None for a model with a memory or marks, allowed: its initial parameters")
         names = self.read_names(weights)
         written = {plain: name for name, plain in names.plain.items()}
-        arrays = {names.plain[name]: np.asarray(weight) for name, weight in weights.items()}
+        arrays = {names.plain[name]: weight for name, weight in weights.items()}
         params, left, problems = load_entries(self.tensors(model, task), arrays, lambda name: written.get(name, name))
         others = [name for name in left if not self._is_beside(name)]
         problems += [f"{written[name]} is left over" for name in sorted(others)]
@@ -294,10 +319,6 @@ class ModelFamily(abc.ABC):
             raise ValueError(f"weights: {count} {words} not fit the model: {shown}{more}; allowed: a {self.name}")
         if extra_ids:
             params["vocabulary"] = extend_tables(params["vocabulary"], extra_ids)
-        groups = layer_groups(model)
-        if initial is not None:
-            params = merge_params(split_collection(initial, groups), params)
-        params = jax.tree.map(jnp.asarray, join_collection(params, groups))
         return params, {written[name]: arrays[name] for name in left}
 
     def vocabulary_tensors(self, model: config.Model, task: config.TaskKind | None) -> tuple[str, ...]:
@@ -355,7 +376,17 @@ class ModelFamily(abc.ABC):
         self, described: Described, weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
         """Converts a configuration `described` and a state dict to settings, parameters, default data and task of a
+        memjax model, as `open_model` does, and reads the parameters, grouped by layers as the model does.
+        """
+        opened = self.open_model(described, weights, dialogues=dialogues)
+        return opened._replace(params=join_read(opened.params, opened.model))
+
+    def open_model(
+        self, described: Described, weights: Mapping[str, Any], *, dialogues: bool = False
+    ) -> ImportedWeights:
+        """Converts a configuration `described` and a state dict to settings, parameters, default data and task of a
         memjax model. The head decides the task. With `dialogues`, the marks of dialogues are added to the vocabulary.
+        The parameters are those of single layers, and each is a `LazyArray` that is read when it is used.
 
         Args:
           described: The configuration.
@@ -371,8 +402,8 @@ class ModelFamily(abc.ABC):
         model, notes = self._settings(described)
         model = self.adapt(model, plain)
         task = self.find_task(described, plain)
-        params, left = self._import(weights, model, task, None, NUM_MARKS if dialogues else 0)
-        rows = vocab_size(params) - (NUM_MARKS if dialogues else 0)
+        params, left = self._map_weights(weights, model, task, NUM_MARKS if dialogues else 0)
+        rows, described = vocab_size(params) - (NUM_MARKS if dialogues else 0), self.text_config(described)
         if rows != described.get("vocab_size", rows):
             allowed = f"{described['vocab_size']}, the vocab_size of {folders.CONFIG_FILE}"
             raise ValueError(f"weights: given {rows} word embeddings, allowed: {allowed}")

@@ -1,17 +1,20 @@
 """Reading and writing of model folders of Hugging Face's `transformers`: config.json and safetensors files."""
 
+import functools
 import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from memjax.data.added_tokens import read_json_object
 from memjax.durable_files import write_json
+from memjax.training.lazy_arrays import LazyArray
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = WEIGHTS_FILE + ".index.json"
@@ -20,6 +23,12 @@ SHARD_BYTES = 5_000_000_000
 """maximum number of bytes of a file of weights; larger weights are written to several files"""
 
 
+DTYPES = {
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"{kind}{bits}": f"{word}int{bits}" for kind, word in (("I", ""), ("U", "u")) for bits in (8, 16, 32, 64)},
+    **{"BF16": "bfloat16", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+}
+"""dtype in a safetensors file -> its name in NumPy and JAX"""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 HUB_FILES = (CONFIG_FILE, "generation_config.json", "*.safetensors", INDEX_FILE)
 
@@ -59,9 +68,9 @@ def find_folder(given: str | Path, files: Iterable[str]) -> Path:
         ) from error
 
 
-def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads a folder of transformers and returns its `config.json` as a dict and its state dict, name of a tensor ->
-    array.
+    `LazyArray`, whose values are read when they are used.
 
     Args:
       folder: Folder with `config.json`, and with `model.safetensors` or its parts and `model.safetensors.index.json`.
@@ -82,7 +91,7 @@ def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndarra
     places: Any = read_json_object(folder / INDEX_FILE).get("weight_map")
     if not isinstance(places, dict):
         raise ValueError(f"{folder / INDEX_FILE}: has no weight_map, allowed: name of a tensor -> name of its file")
-    weights: dict[str, np.ndarray] = {}
+    weights: dict[str, Any] = {}
     for name in sorted(set(places.values())):
         if Path(name).name != name or not (folder / name).is_file():
             raise ValueError(f"folder: {folder} has no {name}, allowed: all files that {INDEX_FILE} names")
@@ -104,19 +113,34 @@ def read_described(folder: Path) -> dict[str, Any]:
     return read_json_object(folder / CONFIG_FILE)
 
 
-def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, np.ndarray]:
-    """Reads a safetensors file and returns its state dict, name of a tensor -> array. A state dict instead of a path is
-    copied.
+def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, Any]:
+    """Opens a safetensors file and returns its state dict, name of a tensor -> `LazyArray`, whose values are read when
+    they are used. A state dict instead of a path is copied.
 
     Raises:
-      ValueError: The file is incomplete.
+      ValueError: The file is incomplete, or has a tensor of a dtype that is not known.
     """
     if not isinstance(weights, str | Path):
         return dict(weights)
     try:
-        return safetensors.numpy.load_file(weights)
+        with safetensors.safe_open(weights, framework="np") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}
+            tensors = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
     except safetensors.SafetensorError as error:
         raise ValueError(f"{weights}: given a file that is not whole ({error}), allowed: safetensors") from error
+    for name, (_, dtype) in tensors.items():
+        if dtype not in DTYPES:
+            raise ValueError(f"{weights}: given {name!r} of dtype {dtype}, allowed: {', '.join(DTYPES)}")
+    return {
+        name: LazyArray(shape, jnp.dtype(DTYPES[dtype]), functools.partial(_read_tensor, Path(weights), name))
+        for name, (shape, dtype) in tensors.items()
+    }
+
+
+def _read_tensor(path: Path, name: str) -> np.ndarray:
+    """Reads one tensor of a safetensors file. The file is not kept open, so that no page of it stays in memory."""
+    with safetensors.safe_open(path, framework="np") as file:
+        return file.get_tensor(name)
 
 
 def write_folder(
@@ -161,7 +185,8 @@ def write_folder(
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
     """Writes a state dict to one safetensors file, with the metadata that transformers expects."""
-    safetensors.numpy.save_file(dict(weights), path, metadata={"format": "pt"})
+    arrays = {name: np.asarray(weight) for name, weight in weights.items()}
+    safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
 
 
 def copy_files(names: Iterable[str], folder: Path, to: Path) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from memjax import config
-from memjax.functional.rotary import yarn_attention_factor
+from memjax.functional.rotary import longrope_attention_factor, yarn_attention_factor
 from memjax.interop import config_keys as keys
 from memjax.interop import state_dicts as hf
 from memjax.interop.config_keys import Described
@@ -53,6 +53,14 @@ KINDS: Mapping[str, tuple[type[config.RotaryPositions], Mapping[str, str]]] = {
             "attention_factor": "attention_factor",
         },
     ),
+    "longrope": (
+        config.LongRopePositions,
+        {
+            "divisors": "short_factor",
+            "attention_factor": "attention_factor",
+            "original_length": "original_max_position_embeddings",
+        },
+    ),
 }
 """`rope_type` -> its settings, and (field of them, key of transformers)"""
 NORMS: Mapping[str, Mapping[str, str]] = {
@@ -76,8 +84,10 @@ ARCHITECTURE = (
     "head_dim",
 )
 """paths of settings that a family shares unless a key of its `config.json` sets them"""
-OPTIONAL = ("beta_fast", "beta_slow", "truncate", "attention_factor")
-"""keys that an export leaves out at their defaults"""
+OPTIONAL = {"yarn": ("beta_fast", "beta_slow", "truncate", "attention_factor")}
+"""`rope_type` -> keys that an export leaves out at their defaults"""
+LONGROPE_NAMES = ("longrope", "su", "yarn")
+"""names of LongRoPE where there are two lists of divisors; the later ones are Phi's earlier ones"""
 
 
 class Llama(ModelFamily):
@@ -92,6 +102,8 @@ class Llama(ModelFamily):
       local_theta: Base of rotary positions of layers with a window. None for that of all layers.
       positions_by_kind: Whether layers with a window have rotary positions of their own, without a factor.
       has_layer_types: Whether the key `layer_types` names layers with a window, `sliding_attention`.
+      rotates_in_part: Whether only a share of the entries of a head may be rotated, `partial_rotary_factor`.
+      is_fused: Whether one matrix holds queries, keys and values, and another one both halves of the feed-forward part.
       set_by_finish: Paths of settings that `finish` sets, besides those of `fields`.
     """
 
@@ -105,6 +117,8 @@ class Llama(ModelFamily):
     local_theta: float | None = None
     positions_by_kind = False
     has_layer_types = False
+    rotates_in_part = False
+    is_fused = False
     set_by_finish: tuple[str, ...] = ()
     fields = (
         keys.Field("hidden_size", 4096, "dim"),
@@ -143,12 +157,25 @@ class Llama(ModelFamily):
         """
         attention = rotary_attention(model)
         attention.rotary = read_positions(described, "full_attention", self.theta)
+        share, name = attention.rotary.fraction, "hf_config['partial_rotary_factor']"
+        require(share == 1 or self.rotates_in_part, name, share, f"1.0 in a Hugging Face {self.name}")
         if self.has_layer_types:
             attention.local_layers = read_local_layers(described, self.layer_types(described), model.num_layers)
         if attention.local_layers is not None:
             attention.local_window = described["sliding_window"] or 0
             attention.local_rotary = self.local_positions(described)
         attention.memory_length = _longest(attention) - _segment_length(attention)
+
+    def choices(self, described: Described) -> tuple[str, ...]:
+        """Returns a line for LongRoPE, whose divisors are fixed by the length that memory and segment hold."""
+        lists = _longrope_lists(described)
+        if lists is None or lists["short_factor"] == lists["long_factor"]:
+            return ()
+        original, length = lists["original_max_position_embeddings"], _used_length(described)
+        which, than = ("long_factor", "above") if length > original else ("short_factor", "up to")
+        kind = f"given LongRoPE for texts {than} {original:,} tokens"
+        fixed = f"{which} is taken for all texts, since memory and segment hold {length:,} tokens"
+        return (f"hf_config[{_rope_key(described)!r}]: {kind}; {fixed}",)
 
     def layer_types(self, described: Described) -> list[str]:
         """Returns the kinds of the layers where the configuration `described` has no `layer_types`: by default all
@@ -176,12 +203,15 @@ class Llama(ModelFamily):
         for index in range(model.num_layers):
             ours, theirs = f"stack/layer_{index:02d}", f"model.layers.{index}"
             part = f"{ours}/attention"
-            yield from _attention_tensors(part, f"{theirs}.self_attn", attention, model, head_dim)
+            yield from _attention_tensors(part, f"{theirs}.self_attn", attention, model, head_dim, self.is_fused)
             part, names = f"{ours}/feed_forward", [f"{theirs}.mlp.{name}_proj" for name in ("gate", "up", "down")]
             for path, name in NORMS[attention.norm].items():
                 yield hf.map_unchanged(f"{ours}/{path}/scale", f"{theirs}.{name}.weight", dim)
-            matrices = [hf.matrix("", f"{name}.weight", (dim, hidden)) for name in names[:2]]
-            yield hf.stack_tensors(f"{part}/wide/kernel", matrices, axis=1, shape=(dim, 2 * hidden))
+            if self.is_fused:
+                yield hf.matrix(f"{part}/wide/kernel", f"{theirs}.mlp.gate_up_proj.weight", (dim, 2 * hidden))
+            else:
+                matrices = [hf.matrix("", f"{name}.weight", (dim, hidden)) for name in names[:2]]
+                yield hf.stack_tensors(f"{part}/wide/kernel", matrices, axis=1, shape=(dim, 2 * hidden))
             yield hf.matrix(f"{part}/narrow/kernel", f"{names[2]}.weight", (hidden, dim))
             if model.feed_forward.bias:
                 biases = [hf.map_unchanged("", f"{name}.bias", hidden) for name in names[:2]]
@@ -244,6 +274,9 @@ class Llama(ModelFamily):
             yield "model.attention.output_bias", attention.output_bias, attention.bias
         yield "model.output", softmax, "Softmax"
         yield "model.output.bias", model.output.softmax.bias, False
+        rotary = attention.local_rotary if attention.rotary is None else attention.rotary
+        if not self.rotates_in_part and rotary is not None:
+            yield "model.attention.rotary.fraction", rotary.fraction, 1.0
         for path in shared:
             yield f"model.{path}", operator.attrgetter(path)(model), operator.attrgetter(path)(base)
 
@@ -263,23 +296,66 @@ def read_positions(
     Raises:
       ValueError: A kind of positions that is not known, or one without its factor.
     """
-    name = "rope_scaling" if described.get("rope_scaling") else "rope_parameters"
-    rope = dict(described.get(name) or {})
-    rope = dict(rope[layer_kind]) if isinstance(rope.get(layer_kind), Mapping) else rope
+    name, rope = _rope_key(described), _rope_keys(described, layer_kind)
     common = {"theta": float(rope.get("rope_theta") or described.get("rope_theta") or theta)}
     common["fraction"] = float(rope.get("partial_rotary_factor") or described.get("partial_rotary_factor") or 1.0)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = rope["rope_type"]
     if kind not in KINDS:
         varies = "; it changes with the running length" if kind == "dynamic" else ""
         allowed = f"{', '.join(map(repr, KINDS))}{varies}"
         raise ValueError(f"hf_config[{name!r}]: given type {kind!r}, allowed: {allowed}")
-    rope.setdefault("original_max_position_embeddings", described.get("max_position_embeddings"))
     settings, names = KINDS[kind]
-    require(not names or bool(rope.get("factor")), f"hf_config[{name!r}]", rope, "with a factor")
+    if kind == "longrope":
+        lists = _longrope_lists(described, layer_kind)
+        require(lists is not None, f"hf_config[{name!r}]", rope, "with short_factor and long_factor, two lists")
+        rope |= _fixed_longrope(lists or {}, described)
+    require(not names or kind == "longrope" or bool(rope.get("factor")), f"hf_config[{name!r}]", rope, "with a factor")
     if kind == "yarn" and rope.get("attention_factor") is None and rope.get("mscale") and rope.get("mscale_all_dim"):
         rope["attention_factor"] = yarn_attention_factor(rope["factor"], rope["mscale"], rope["mscale_all_dim"])
     values = {ours: rope[theirs] for ours, theirs in names.items() if rope.get(theirs) is not None}
     return settings(**common, **values)
+
+
+def _rope_key(described: Described) -> str:
+    """Returns the key of a configuration that describes its rotary positions."""
+    return "rope_scaling" if described.get("rope_scaling") else "rope_parameters"
+
+
+def _rope_keys(described: Described, layer_kind: str) -> dict[str, Any]:
+    """Returns the keys of the rotary positions of a kind of layers, with their `rope_type` and the length of the texts
+    of the pre-training.
+    """
+    rope = dict(described.get(_rope_key(described)) or {})
+    rope = dict(rope[layer_kind]) if isinstance(rope.get(layer_kind), Mapping) else rope
+    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    if rope["rope_type"] in LONGROPE_NAMES and "short_factor" in rope:
+        rope["rope_type"] = "longrope"
+    lengths = (described.get(name) for name in ("original_max_position_embeddings", "max_position_embeddings"))
+    rope.setdefault("original_max_position_embeddings", next(filter(None, lengths), None))
+    return rope
+
+
+def _longrope_lists(described: Described, layer_kind: str = "full_attention") -> dict[str, Any] | None:
+    """Returns the keys of LongRoPE with its two lists of divisors. None for other positions, or without the lists."""
+    rope = _rope_keys(described, layer_kind)
+    has_lists = all(isinstance(rope.get(name), list) for name in ("short_factor", "long_factor"))
+    return rope if rope["rope_type"] == "longrope" and has_lists else None
+
+
+def _fixed_longrope(rope: Mapping[str, Any], described: Described) -> dict[str, Any]:
+    """Returns the divisors of LongRoPE for the length that memory and segment hold, under the key `short_factor`, and
+    the factor of queries and keys.
+    """
+    original, longest = rope["original_max_position_embeddings"], described.get("max_position_embeddings")
+    factor = rope.get("factor") or (longest or original) / original
+    attention_factor = rope.get("attention_factor") or longrope_attention_factor(factor, original)
+    divisors = rope["long_factor" if _used_length(described) > original else "short_factor"]
+    return {"short_factor": tuple(divisors), "attention_factor": attention_factor}
+
+
+def _used_length(described: Described) -> int:
+    """Returns the number of tokens that memory and segment of an imported model hold together."""
+    return min(LONGEST, described.get("max_position_embeddings") or LONGEST)
 
 
 def read_local_layers(described: Described, default: list[str], num_layers: int) -> tuple[int, ...] | None:
@@ -312,8 +388,10 @@ def write_positions(positions: config.RotaryPositions | None) -> dict[str, Any]:
     default = type(positions)()
     rope: dict[str, Any] = {"rope_type": kind}
     for ours, theirs in KINDS[kind][1].items():
-        if theirs not in OPTIONAL or getattr(positions, ours) != getattr(default, ours):
+        if theirs not in OPTIONAL.get(kind, ()) or getattr(positions, ours) != getattr(default, ours):
             rope[theirs] = getattr(positions, ours)
+    if kind == "longrope":
+        rope["short_factor"] = rope["long_factor"] = [*rope["short_factor"]]
     if positions.fraction != 1:
         rope["partial_rotary_factor"] = positions.fraction
     earlier = {"rope_theta": positions.theta, "rope_scaling": rope if len(rope) > 1 else None}
@@ -332,14 +410,19 @@ def rotary_attention(model: config.Model) -> config.Rotary:
 
 
 def _attention_tensors(
-    part: str, theirs: str, attention: config.Rotary, model: config.Model, head_dim: int
+    part: str, theirs: str, attention: config.Rotary, model: config.Model, head_dim: int, is_fused: bool
 ) -> Iterator[hf.WeightMapping]:
-    """Yields the mappings of the projections, biases and norms of one layer's attention."""
+    """Yields the mappings of the projections, biases and norms of one layer's attention. With `is_fused` one matrix
+    holds queries, keys and values.
+    """
     dim, heads = model.dim, (model.num_heads, head_dim)
     key_heads, (q, k, v, o) = (attention.key_heads or model.num_heads, head_dim), (f"{theirs}.{p}_proj" for p in PARTS)
-    yield hf.matrix(f"{part}/query", f"{q}.weight", (dim, *heads))
-    matrices = [hf.matrix("", f"{name}.weight", (dim, *key_heads)) for name in (k, v)]
-    yield hf.stack_tensors(f"{part}/key_value", matrices, axis=1, shape=(dim, 2, *key_heads))
+    if is_fused:
+        yield hf.fused(part, f"{theirs}.qkv_proj.weight", dim, heads, key_heads)
+    else:
+        yield hf.matrix(f"{part}/query", f"{q}.weight", (dim, *heads))
+        matrices = [hf.matrix("", f"{name}.weight", (dim, *key_heads)) for name in (k, v)]
+        yield hf.stack_tensors(f"{part}/key_value", matrices, axis=1, shape=(dim, 2, *key_heads))
     yield hf.matrix(f"{part}/output", f"{o}.weight", (*heads, dim), 2)
     if attention.bias:
         yield hf.vector(f"{part}/query_bias", f"{q}.bias", *heads)

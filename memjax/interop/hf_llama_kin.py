@@ -1,19 +1,27 @@
-"""Mistral, Qwen, Gemma, OLMo, SmolLM3 and Granite of Hugging Face `transformers`, by their differences to Llama.
+"""Mistral, Qwen, Gemma, OLMo, SmolLM3, Granite and Phi-3 of Hugging Face `transformers`, by their differences to Llama.
 
 A family names the settings that its models share (`attention`) and the keys of `config.json` (`fields`). All else is
 inherited from `memjax.interop.hf_llama.Llama`. Mixtures of experts, latent attention and vision are left out.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from memjax import config
 from memjax.interop import config_keys as keys
 from memjax.interop.config_keys import Described
 from memjax.interop.hf_llama import Llama, rotary_attention, write_positions
+from memjax.interop.tensor_names import Names
 
 __all__ = ["KIN"]
 
 GEMMA_HEAD_DIM = 256
+_SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    "max_position_embeddings",
+)
 OFFSET_NORMS = {"norm": "both", "norm_kind": "rms_offset"}
 
 
@@ -106,7 +114,13 @@ class Gemma3(Gemma2):
     attention = {**OFFSET_NORMS, "query_key_norm": "head"}
     theta, local_theta, positions_by_kind = 1e6, 10_000.0, True
     fields = (
-        *keys.without(Gemma2.fields, "attn_logit_softcapping", "final_logit_softcapping"),
+        keys.Field("hidden_size", 2304, "dim"),
+        keys.Field("num_hidden_layers", 26, "num_layers"),
+        keys.Field("num_attention_heads", 8, "num_heads"),
+        keys.key_heads_key("num_key_value_heads", 4, "num_attention_heads"),
+        keys.hidden_size_key("intermediate_size", 9216, "hidden_size"),
+        keys.Field("max_position_embeddings", 131_072, "attention.trained_length"),
+        *keys.without(Gemma2.fields, *_SIZES, "attn_logit_softcapping", "final_logit_softcapping"),
         keys.optional_key("attn_logit_softcapping", None, "attention.score_cap"),
         keys.optional_key("final_logit_softcapping", None, "logit_cap"),
         keys.Field("sliding_window_pattern", 6),
@@ -120,6 +134,53 @@ class Gemma3(Gemma2):
             "sliding_attention" if (index + 1) % period else "full_attention"
             for index in range(described["num_hidden_layers"])
         ]
+
+
+class Gemma3WithImages(Gemma3):
+    """The language model of a Gemma 3 for texts and images. Its configuration is the key `text_config` of a larger one.
+    The tensors of the images are kept for an export, and have no effect here.
+    """
+
+    name, model_type = "Gemma 3 with images", "gemma3"
+    beside = ("vision_tower.", "multi_modal_projector.")
+    fields = (
+        *keys.without(Gemma3.fields, "final_logit_softcapping"),
+        keys.fixed_key("final_logit_softcapping", None),  # which transformers' class does not read
+    )
+
+    def text_config(self, described: Described) -> Described:
+        """Returns the keys of the language model, with the classes that the whole configuration names."""
+        whole = {"model_type": self.model_type, "architectures": described.get("architectures")}
+        return {**described["text_config"], **whole} if "text_config" in described else described
+
+    def read_names(self, names: Iterable[str]) -> Names:
+        """Returns a mapping from the names of the tensors in a state dict to the names in the table, those of the
+        images unchanged.
+        """
+        names = [*names]
+        beside = {name: name for name in names if any(part in name for part in self.beside)}
+        texts = super().read_names([name for name in names if name not in beside])
+        return texts._replace(plain={name: beside.get(name) or texts.plain[name] for name in names})
+
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
+        """Returns the names of transformers' classes that can be imported, as language models."""
+        del described, weights
+        return {"Gemma3ForConditionalGeneration": None, "Gemma3Model": None}
+
+    def class_name(self, model: config.Model, task: config.TaskKind | None) -> str:
+        """Returns the name of the class of transformers with texts and images."""
+        del model, task
+        return "Gemma3ForConditionalGeneration"
+
+    def export_config(
+        self, model: config.Model, vocab_size: int, task: config.TaskKind | None = None
+    ) -> dict[str, Any]:
+        """Returns a dict for `config.json` that lacks the keys of the images, which an import has kept. See
+        `ModelFamily.export_config`.
+        """
+        described = super().export_config(model, vocab_size, task)
+        outer = {name: described.pop(name) for name in ("architectures", "model_type")}
+        return {**outer, "text_config": {**described, "model_type": Gemma3.model_type}}
 
 
 class Olmo2(Llama):
@@ -200,10 +261,47 @@ class Granite(Llama):
     )
 
 
+class Phi3(Llama):
+    """The family of Phi-3 and Phi-4: one matrix for queries, keys and values and one for both halves of the gated
+    parts, a rotated share of the heads, and LongRoPE.
+    """
+
+    name, model_type, classes = "Phi-3", "phi3", "Phi3"
+    rotates_in_part, is_fused = True, True
+    fields = (
+        *keys.without(Llama.fields, "attention_bias", "mlp_bias", "head_dim", "rms_norm_eps"),
+        keys.epsilon_key("rms_norm_eps", 1e-5, 1e-6),
+        keys.optional_key("sliding_window", None, "attention.window"),
+        keys.Field("resid_pdrop", 0.0, "dropout"),
+        keys.training_key("embd_pdrop", 0.0, like="resid_pdrop"),
+        keys.Field("original_max_position_embeddings", 4096),
+    )
+
+    def class_keys(self, model: config.Model, task: config.TaskKind | None) -> dict[str, Any]:
+        """Returns the keys of `config.json` for rotary positions, and the length of the texts of the pre-training."""
+        described = super().class_keys(model, task)
+        rope, rotary = described["rope_parameters"], rotary_attention(model).rotary
+        original = rope.get("original_max_position_embeddings", rotary_attention(model).trained_length)
+        share = {} if rotary is None else {"partial_rotary_factor": rotary.fraction}
+        return {**described, **share, "original_max_position_embeddings": original}
+
+
 def _score_scale(scale: float | None, model: config.Model) -> float:
     """Returns the factor of the scores, also where it is that of the width of a head."""
     return (model.head_dim or model.dim // model.num_heads) ** -0.5 if scale is None else scale
 
 
-KIN: tuple[Llama, ...] = (Mistral(), Qwen2(), Qwen3(), Gemma3(), Olmo2(), Olmo3(), SmolLM3(), Granite(), Gemma2())
+KIN: tuple[Llama, ...] = (
+    Mistral(),
+    Qwen2(),
+    Qwen3(),
+    Gemma3(),
+    Olmo2(),
+    Olmo3(),
+    SmolLM3(),
+    Granite(),
+    Gemma2(),
+    Phi3(),
+    Gemma3WithImages(),
+)
 """all families, in the order of messages"""

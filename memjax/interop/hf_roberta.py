@@ -66,13 +66,13 @@ class Roberta(Encoder):
             lambda arrays: [np.concatenate([np.zeros((OFFSET, dim), arrays[0].dtype), arrays[0]])],
         )
 
-    def read_model(
+    def open_model(
         self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
     ) -> ImportedWeights:
         """Converts a configuration and a state dict to settings, parameters, data and task. `rows` of the result has
         the first two rows of the table of positions, which an export restores.
         """
-        read, table = super().read_model(described, weights, dialogues=dialogues), "position_embeddings.weight"
+        read, table = super().open_model(described, weights, dialogues=dialogues), "position_embeddings.weight"
         rows = {f"{name}[:{OFFSET}]": array[:OFFSET] for name, array in weights.items() if name.endswith(table)}
         return read._replace(rows=rows)
 

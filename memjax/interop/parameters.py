@@ -70,6 +70,7 @@ def extend_tables(tables: Mapping[str, np.ndarray], count: int) -> dict[str, np.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:
+        table = np.asarray(table)
         mean = table.mean(axis=0, keepdims=True, dtype=np.float64).astype(table.dtype)
         return np.concatenate([table, np.repeat(mean, count, axis=0)])
 

@@ -71,7 +71,8 @@ def read_adapters(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndar
             raise ValueError(
                 f"adapters: {folder} has no {name}, allowed: a folder as save_pretrained of peft writes it"
             )
-    return read_json_object(folder / CONFIG_FILE), folders.read_weights(folder / WEIGHTS_FILE)
+    weights = folders.read_weights(folder / WEIGHTS_FILE)
+    return read_json_object(folder / CONFIG_FILE), {name: np.asarray(weight) for name, weight in weights.items()}
 
 
 def write_adapters(folder: Path, described: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
@@ -287,7 +288,8 @@ def _split_module(matrices: tuple[LayerMatrix, ...], a: np.ndarray, b: np.ndarra
     a = np.pad(np.asarray(a, np.float32).T, ((0, 0), (0, missing)))
     b = np.pad(np.asarray(b, np.float32).T, ((0, missing), (0, 0)))
     arrays: dict[str, np.ndarray] = {}
-    for matrix, share in zip(matrices, np.split(b, len(matrices), axis=1), strict=True):
+    ends = np.cumsum([np.prod(matrix.outputs) for matrix in matrices])
+    for matrix, share in zip(matrices, np.split(b, ends[:-1], axis=1), strict=True):
         arrays[f"{matrix.adapter}/a"] = a.reshape(*matrix.inputs, rank)
         arrays[f"{matrix.adapter}/b"] = share.reshape(rank, *matrix.outputs)
     return arrays

@@ -29,12 +29,11 @@ from memjax.interop.families import family_of_run, family_of_weights
 from memjax.interop.family import ModelFamily
 from memjax.interop.gguf_files import is_gguf
 from memjax.interop.gguf_models import convert_gguf
-from memjax.interop.parameters import is_padded, layer_groups
+from memjax.interop.parameters import is_padded
 from memjax.interop.peft import PeftAdapters, adapters_from_peft, adapters_to_peft
 from memjax.interop.state_dicts import dump_entries
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
 from memjax.models.adapters import is_adapter, is_trained_with_adapters, merge_adapters
-from memjax.models.transformer import join_collection, split_collection
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.tasks.interface import make_task
 from memjax.training.checkpoints import Checkpoints
@@ -147,13 +146,14 @@ def _import_weights(
     described = folders.read_described(folder)
     types = {name: str(weight.dtype) for name, weight in weights.items()}
     family = family_of_weights(described)
-    imported = family.read_model(described, weights, dialogues=dialogues)
+    described = family.text_config(described)
+    imported = family.open_model(described, weights, dialogues=dialogues)
     lora = PeftAdapters(config.LoRA(), {}, {})
     if adapters is not None:
         lora = adapters_from_peft(*peft.read_adapters(adapters), family, imported.model, imported.task)
         plain = family.read_names(weights).plain
         weights |= {name: lora.saved[plain[name]] for name in weights if plain[name] in lora.saved}
-        imported = family.read_model(described, weights, dialogues=dialogues)
+        imported = family.open_model(described, weights, dialogues=dialogues)
     tokenizer = read_tokenizer(imported.data.tokenizer, folder)
     entries, padding = tokenizer.vocab_size, dict[str, np.ndarray]()
     if "embedding" in imported.params["vocabulary"] and is_padded(described.get("vocab_size", entries), entries):
@@ -161,7 +161,7 @@ def _import_weights(
         long = [name for name in weights if plain[name] in family.vocabulary_tensors(imported.model, imported.task)]
         padding = {f"{name}[{entries}:]": weights[name][entries:] for name in long}
         weights |= {name: weights[name][:entries] for name in long}
-        imported = family.read_model({**described, "vocab_size": entries}, weights, dialogues=dialogues)
+        imported = family.open_model({**described, "vocab_size": entries}, weights, dialogues=dialogues)
     task = imported.task or config.LanguageModeling()
     settings = config.Config(
         name=path.name, workdir=str(path.parent), task=task, model=imported.model, data=imported.data
@@ -172,7 +172,7 @@ def _import_weights(
     path.mkdir(parents=True)
     try:
         _keep(folder, path / KEPT, types, {**imported.left, **imported.rows, **padding})
-        write_run(path, experiment, add_arrays(imported.params, imported.model, experiment.model, lora.arrays))
+        write_run(path, experiment, add_arrays(imported.params, lora.arrays))
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         raise
@@ -185,19 +185,9 @@ def _import_weights(
     return ImportedRun(settings, count, tokenizer.vocab_size, tuple(sorted(imported.left)), notes)
 
 
-def add_arrays(params: Mapping[str, Any], settings: config.Model, model: Any, arrays: Mapping[str, Any]) -> Any:
-    """Adds arrays by the paths of single layers to imported parameters, and groups the layers as `model` does.
-
-    Args:
-      params: Parameters, grouped as a model of `settings` without adapters.
-      settings: Settings of the model.
-      model: Model with adapters, if there are any.
-      arrays: Path of an array in a single layer -> array.
-    """
-    if not arrays:
-        return params
-    split = flatten(split_collection(params, layer_groups(settings))) | dict(arrays)
-    return join_collection(unflatten_dict(split, sep="/"), model.layer_groups())
+def add_arrays(params: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+    """Returns the parameters of single layers with further arrays, such as adapters, by their paths in a layer."""
+    return unflatten_dict(flatten(params) | dict(arrays), sep="/")
 
 
 def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folders.SHARD_BYTES) -> ExportedFolder:
@@ -395,6 +385,7 @@ def _as_it_came(
         if not plain.endswith(family.constants):
             weights[names.write(plain, family.prefix)] = tables[plain]
     rest = folders.read_weights(kept / REST_FILE) if (kept / REST_FILE).is_file() else {}
+    rest = {name: np.asarray(weight) for name, weight in rest.items()}
     for name in [name for name in rest if name.endswith("]")]:  # rows that are no parameters here
         (tensor, _, place), rows = name.rpartition("["), rest.pop(name)
         array = weights[tensor]
@@ -477,7 +468,7 @@ def write_run(path: Path, experiment: Experiment, params: Mapping[str, Any]) -> 
     Args:
       path: The folder.
       experiment: Experiment of the run.
-      params: Parameters of the model, without the padding of the vocabulary.
+      params: Parameters of the model or of its single layers, without the padding of the vocabulary.
     """
     model, tokenizer, tables = experiment.model, experiment.tokenizer, params["vocabulary"]
     params = {**params, "vocabulary": pad_tables(tables, _like(model.vocabulary, tables))}

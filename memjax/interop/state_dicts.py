@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
+from memjax.training.lazy_arrays import LazyArray
 
 ACTIVATIONS = {
     **{"gelu_new": "gelu", "gelu": "gelu_exact", "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu"},
@@ -109,17 +110,29 @@ def embeddings(name: str, output: str, dim: int, tied: bool) -> Iterator[WeightM
         yield map_unchanged("vocabulary/output", output, -1, dim)
 
 
-def fused(part: str, name: str, dim: int, heads: Shape, *, transposed: bool = True) -> WeightMapping:
+def fused(
+    part: str, name: str, dim: int, heads: Shape, key_heads: Shape | None = None, *, transposed: bool = True
+) -> WeightMapping:
     """Returns the mapping of the kernels of queries, keys and values under the path `part` to one matrix `name` in
-    transformers. `heads` is (number of heads, width of a head), `dim` the width of the inputs.
+    transformers, whose outputs are those of the queries, the keys and the values, in this order.
+
+    Args:
+      part: Path of the kernels.
+      name: Name of the matrix.
+      dim: Width of the inputs.
+      heads: (number of heads, width of a head) of the queries.
+      key_heads: (number of heads, width of a head) of keys and values. None for those of the queries.
+      transposed: Whether the outputs are the first axis of the matrix.
     """
-    whole = matrix("", name, (dim, 3, *heads), transposed=transposed)
+    key_heads = key_heads or heads
+    width, rest = math.prod(heads), (2, *key_heads)
+    whole = matrix("", name, (dim, width + math.prod(rest)), transposed=transposed)
 
     def load(arrays: Arrays) -> Arrays:
         kernel = whole.load(arrays)[0]
-        return kernel[:, 0], kernel[:, 1:]
+        return kernel[:, :width].reshape(dim, *heads), kernel[:, width:].reshape(dim, *rest)
 
-    dump = lambda arrays: whole.dump([np.concatenate([arrays[0][:, None], arrays[1]], axis=1)])
+    dump = lambda arrays: whole.dump([np.concatenate([array.reshape(dim, -1) for array in arrays], axis=1)])
     return WeightMapping((f"{part}/query", f"{part}/key_value"), whole.tensors, load, dump)
 
 
@@ -165,16 +178,25 @@ def has_shape(weight: np.ndarray, shape: Shape) -> bool:
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
 
 
-def to_float32(weight: np.ndarray) -> np.ndarray:
-    """Converts an array to float32. An array of float64 is returned unchanged."""
-    return weight if weight.dtype == np.float64 else weight.astype(np.float32)
+def wide_dtype(weight: np.ndarray) -> np.dtype:
+    """Returns the dtype of the parameters that an array becomes: float32, or float64 for an array of float64."""
+    return np.dtype(np.float64 if weight.dtype == np.float64 else np.float32)
+
+
+def _load_lazily(entry: WeightMapping, weights: Arrays) -> list[LazyArray]:
+    """Returns the parameters of a mapping, which are read and converted when they are used."""
+    dtype = np.result_type(*map(wide_dtype, weights))
+    shapes = [array.shape for array in entry.load([np.broadcast_to(np.False_, weight.shape) for weight in weights])]
+    arrays = lambda: [np.asarray(weight).astype(wide_dtype(weight), copy=False) for weight in weights]
+    read = lambda place: lambda: np.ascontiguousarray(entry.load(arrays())[place])
+    return [LazyArray(shape, dtype, read(place)) for place, shape in enumerate(shapes)]
 
 
 def load_entries(
     entries: Iterable[WeightMapping], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Converts a state dict to parameters by the mappings in `entries`. Also returns the names that are left over, and
-    a phrase for each tensor that is missing or does not fit, in which the function `written` gives its name.
+    """Maps a state dict to parameters by the mappings in `entries`, each a `LazyArray`. Also returns the names that are
+    left over, and a phrase for each tensor that does not fit, in which the function `written` gives its name.
 
     Args:
       entries: The table.
@@ -198,7 +220,7 @@ def load_entries(
         elif not jnp.issubdtype(weight.dtype, jnp.floating) or weight.dtype.itemsize < 2:
             problems.append(f"{written(name)} has the type {weight.dtype} and not one of 16 bits or more")
         else:
-            return to_float32(weight)
+            return weight
         return None
 
     for entry in entries:
@@ -213,7 +235,7 @@ def load_entries(
         arrays = [array for array in taken if array is not None]
         if len(arrays) < len(taken):
             continue
-        for path, array in zip(entry.paths, entry.load(arrays), strict=True):
+        for path, array in zip(entry.paths, _load_lazily(entry, arrays), strict=True):
             tree, (*folders, last) = params, path.split("/")
             for folder in folders:
                 tree = tree.setdefault(folder, {})

@@ -41,9 +41,9 @@ class RotaryState:
       valid: bool `[batch, slots]`, slots that hold a token of the running document.
     """
 
-    keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
-    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
-    valid: Leaf
+    keys: Leaf = dataclasses.field(metadata=axes_of("batch", "memory", "memory_heads", None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", "memory", "memory_heads", None))
+    valid: Leaf = dataclasses.field(metadata=axes_of("batch", "memory"))
 
 
 @tree_dataclass

@@ -349,7 +349,8 @@ def pad_tables(params: Mapping[str, Any], vocabulary: Vocabulary | AdaptiveVocab
     padded = dict(params)
     for name, (_, shape) in vocabulary.tables().items():
         missing = shape[0] - params[name].shape[0]
-        padded[name] = jnp.pad(params[name], [(0, missing)] + [(0, 0)] * (len(shape) - 1))
+        if missing:
+            padded[name] = jnp.pad(jnp.asarray(params[name]), [(0, missing)] + [(0, 0)] * (len(shape) - 1))
     return padded
 
 

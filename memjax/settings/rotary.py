@@ -100,6 +100,8 @@ class LongRopePositions(RotaryPositions):
     """divisor of each frequency, one for each rotated pair"""
     attention_factor: Positive = 1.0
     """factor of rotated queries and keys"""
+    original_length: Count = 4096
+    """number of tokens of the texts of the pre-training, which an export names; it has no effect here"""
 
     def check(self, field: str, config: Config) -> None:
         RotaryPositions.check(self, field, config)
@@ -190,6 +192,8 @@ class Rotary(Attention):
             return "smollm3"
         if self.query_key_norm == "head":
             return "qwen3"
+        if self.rotary.fraction != 1 or isinstance(self.rotary, LongRopePositions):
+            return "phi3"
         has_qwen_biases = self.bias and not self.output_bias
         return "mistral" if self.window else "qwen2" if has_qwen_biases else "llama"
 

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.durable_files import explain_full_disk
+from memjax.training.lazy_arrays import LazyArray
 from memjax.training.named_arrays import (
     describe_array_difference,
     describe_arrays,
@@ -111,7 +112,8 @@ class Checkpoints:
         Args:
           step: Step of the checkpoint, greater than the steps of all earlier checkpoints.
           tree: Tree of arrays. Its leaves are saved under the names that `flatten` gives them. Each process writes its
-            part of an array that is split over processes.
+            part of an array that is split over processes. Those of class `LazyArray` are read twice, for their
+            checksums and when they are written, one after the other.
           extra: JSON value to save in the same commit.
 
         Raises:
@@ -327,11 +329,12 @@ class Checkpoints:
         if self._opened is None:
             import orbax.checkpoint as ocp
 
+            handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_make_type_handlers())
             commit = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
             self._opened = ocp.CheckpointManager(
                 self.directory,
                 item_names=("state", "manifest"),
-                item_handlers={"state": ocp.PyTreeCheckpointHandler(), "manifest": ocp.JsonCheckpointHandler()},
+                item_handlers={"state": handler, "manifest": ocp.JsonCheckpointHandler()},
                 options=ocp.CheckpointManagerOptions(
                     preservation_policy=self,
                     atomicity_options=commit,
@@ -343,6 +346,25 @@ class Checkpoints:
                 ),
             )
         return self._opened
+
+
+def _make_type_handlers() -> Any:
+    """Makes the handlers of Orbax for the arrays of a checkpoint. Lazy ones are read and written one after the other,
+    as NumPy arrays.
+    """
+    import orbax.checkpoint as ocp
+
+    class LazyArrayHandler(ocp.type_handlers.NumpyHandler):
+        async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
+            for place, (value, info) in enumerate(zip(values, infos, strict=True)):
+                options = None if args is None else [args[place]]
+                for written in await super().serialize([np.asarray(value)], [info], options):
+                    written.result()  # the next array is read when this one is on disk
+            return []
+
+    known = [(kind, ocp.type_handlers.get_type_handler(kind)) for kind in (np.ndarray, jax.Array)]
+    lazy = (LazyArray, LazyArrayHandler(deepcopy_host_arrays=False))
+    return ocp.type_handlers.create_type_handler_registry(*known, lazy)
 
 
 @contextlib.contextmanager
@@ -400,7 +422,11 @@ def _read_on_all(what: str, read: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _to_host(leaf: Any) -> Any:
-    """Copies an array to the host, unless the run has several processes, whose arrays Orbax writes from the devices."""
+    """Copies an array to the host, unless it is read when it is written, or the run has several processes, whose arrays
+    Orbax writes from the devices.
+    """
+    if isinstance(leaf, LazyArray):
+        return leaf
     return leaf if jax.process_count() > 1 and isinstance(leaf, jax.Array) else np.asarray(jax.device_get(leaf))
 
 

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from memjax.training.lazy_arrays import LazyArray
+
 SHOWN = 4
 """Number of array names that a message lists for each kind of difference."""
 
@@ -118,6 +120,15 @@ def describe_arrays(arrays: Mapping[str, Any]) -> dict[str, list[Any]]:
       >>> describe_arrays({"bias": np.zeros(2, np.float32)}) == describe_arrays({"bias": jnp.zeros(2)})
       True
     """
+    lazy = {name: array for name, array in arrays.items() if isinstance(array, LazyArray)}
+    if lazy:  # one after the other, since they may not fit together
+        read = {
+            key: value
+            for name, array in lazy.items()
+            for key, value in describe_arrays({name: np.asarray(array)}).items()
+        }
+        rest = describe_arrays({name: array for name, array in arrays.items() if name not in lazy})
+        return {name: {**read, **rest}[name] for name in arrays}
     if not arrays:
         return {}
     sums = jax.device_get(_checksums([_view_as_32_bits(array) for array in arrays.values()]))

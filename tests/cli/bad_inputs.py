@@ -181,6 +181,8 @@ FILES = {
     "w3/config.json": b'{"model_type": "llama"}',
     "w4/config.json": b'{"model_type": "gpt2"}',
     "w4/model.safetensors": b"abc",
+    "w5/config.json": b'{"model_type": "mixtral", "num_local_experts": 8}',
+    "w5/model.safetensors": b"\x02\x00\x00\x00\x00\x00\x00\x00{}",
     "s/header.json": b"{",
 }
 """what lies beside the run"""

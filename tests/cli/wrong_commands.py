@@ -394,6 +394,7 @@ PARTS = {
     "import --weights w --run runs/i": "--weights: w has no config.json, allowed",
     "import --weights w3 --run runs/i": "--weights: w3 has no model.safetensors, allowed",
     "import --weights w4 --run runs/i": "w4/model.safetensors: given a file that is not whole",
+    "import --weights w5 --run runs/i": "config.json: given model_type 'mixtral', a mixture of experts, allowed",
     "import --weights tiny.py --run runs/i": "--weights: tiny.py is no folder, allowed",
     "import --weights w3 --run runs/tiny_default": "run: runs/tiny_default exists, allowed",
     "datastore stats --path s": "path: s is not a datastore, allowed: a folder",

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ import numpy as np
 import optax
 
 from memjax import config as configs
-from memjax.axes import parameter_names
+from memjax.axes import RULES, SLOT_SHARDED, parameter_names
 from memjax.models.factory import make_language_model
 from memjax.training.metrics import count_bytes
 from memjax.training.objective import Objective, model_loss
@@ -33,7 +34,11 @@ ATTENTION = {
     "compressive": configs.Compressive(
         memory_length=8, compressed_memory_length=4, compression_rate=2, norm="pre", tied_biases=True
     ),
+    "rotary": configs.Rotary(memory_length=8, key_heads=4, query_key_norm="head"),
+    "rotary_slots": configs.Rotary(memory_length=8, key_heads=4, bias=True, sinks=2, same_length=True),
 }
+SPLIT_BY = {"rotary_slots": SLOT_SHARDED}
+"""rules of a memory that are not those of heads"""
 
 
 def make_model(attention: configs.Attention, dim: int = 16) -> configs.Model:
@@ -56,7 +61,9 @@ def batches(steps: int) -> list[Batch]:
 class Run:
     """One model, in float64 (the choice of neighbours is not continuous), on a mesh or without one."""
 
-    def __init__(self, attention: configs.Attention, shape: tuple[int, int, int] | None, dim: int = 16):
+    def __init__(
+        self, attention: configs.Attention, shape: tuple[int, int, int] | None, dim: int = 16, rules: Any = RULES
+    ):
         model = as_float64(make_language_model(make_model(attention, dim), VOCAB, vocab_multiple=128))
         objective = Objective(model_loss(model), attention.auxiliary_loss_weights())
         optimizer, example = optax.adam(1e-2), batches(1)[0]
@@ -76,7 +83,7 @@ class Run:
             self.traces += 1
             return plain(state, batch)
 
-        self.layout = Layout(make_mesh(shape)) if shape else None
+        self.layout = Layout(make_mesh(shape), rules) if shape else None
         if self.layout is None:
             self.state, self.step = jax.jit(fresh)(), jax.jit(step, donate_argnums=0)
             return
@@ -125,7 +132,7 @@ def compare(attention: str) -> dict:
     reference = Run(ATTENTION[attention], None).train(STEPS).state
     found = {}
     for shape in MESHES:
-        run = Run(ATTENTION[attention], shape).train(STEPS)
+        run = Run(ATTENTION[attention], shape, rules=SPLIT_BY.get(attention, RULES)).train(STEPS)
         state = run.state
         kept = jax.tree.map(lambda x, s: x.sharding.is_equivalent_to(s, x.ndim), state, run.shardings)
         found[str(shape)] = {
@@ -135,6 +142,7 @@ def compare(attention: str) -> dict:
             "nll": difference(state.totals["nll"].total, reference.totals["nll"].total),
             "sharding_kept": all(jax.tree.leaves(kept)),
             "traces": run.traces,
+            "parts": sorted({str(x.addressable_shards[0].data.shape) for x in jax.tree.leaves(state.memory)}),
         }
     return found
 

@@ -214,6 +214,7 @@ FAMILIES = {
     "distilbert": ("distilbert.transformer.layer.1.ffn.lin1", (12, 8)),
     "transfo-xl": ("transformer.layers.1.dec_attn.qkv_net", (24, 8)),
     "gpt2": ("transformer.h.1.attn.c_attn", (24, 8)),
+    "phi3": ("model.layers.1.self_attn.qkv_proj", (16, 8)),  # keys and values are half as wide as queries
 }
 
 
@@ -222,9 +223,11 @@ def test_every_family_goes_there_and_back(kind):
     family = families.FAMILIES[kind]
     model = family.base()
     model.dim, model.num_layers, model.num_heads, model.feed_forward.dim = 8, 2, 2, 12
+    if kind == "phi3":
+        model.attention.key_heads = 1
     lora = config.LoRA(rank=3, alpha=6, dropout=0.25)
     rng, matrices = np.random.default_rng(0), list(layer_matrices(make_stack(model, segment_length=1).layers))
-    assert len(matrices) == 12
+    assert len(matrices) == (14 if family.gated else 12)
     shared = rng.normal(size=(8, 3)).astype(np.float32)
     arrays = {}
     for matrix in matrices:

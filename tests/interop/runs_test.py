@@ -24,6 +24,7 @@ from memjax.training.runs import load_config
 from memjax.training.train_state import init_variables
 from tests.interop import variants
 from tests.interop import weights as made
+from tests.interop.variants_test import ROTARY
 
 KINDS = tuple(made.FOLDERS)
 
@@ -50,6 +51,23 @@ def test_a_folder_comes_back_as_it_was(kind, tmp_path):
     for file in folder.iterdir():
         if file.name not in (folders.CONFIG_FILE, folders.WEIGHTS_FILE):
             assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROTARY)
+def test_a_folder_of_every_rotary_family_comes_back_bit_for_bit(name, tmp_path):
+    """In 16 bits and several files, with a `generation_config.json`."""
+    folder = made.rotary(name, tmp_path / "weights", "bfloat16", shard_bytes=10_000)
+    import_run(folder, tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "again")
+    names = sorted(file.name for file in folder.iterdir())
+    assert sorted(file.name for file in (tmp_path / "again").iterdir()) == names and len(names) > 6
+    for name in names:
+        if name not in (folders.CONFIG_FILE, folders.INDEX_FILE):
+            assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes(), name
+    for name in (folders.CONFIG_FILE, folders.INDEX_FILE):
+        given, written = (read_json(path / name) for path in (folder, tmp_path / "again"))
+        assert {key: written[key] for key in given} == given, name
 
 
 def test_what_has_no_place_in_a_model_comes_back_too(tmp_path):
@@ -266,6 +284,10 @@ def rewrite(edit):
     return apply
 
 
+def to_bytes(weights):
+    weights["model.norm.weight"] = weights["model.norm.weight"].astype(np.int8)
+
+
 def to_pickle(folder):
     (folder / folders.WEIGHTS_FILE).rename(folder / "pytorch_model.bin")
 
@@ -297,6 +319,13 @@ def to_pickle(folder):
         ("transfo-xl", lambda f: (f / "vocab.txt").rename(f / "vocab.bin"), r"has vocab\.bin, a pickle, which is not"),
         ("transfo-xl", lambda f: (f / "vocab.txt").write_text("a\nb\n"), r"vocab\.txt: has no <eos>, allowed: "),
         ("transfo-xl", lambda f: (f / "vocab.txt").write_text("<eos>\n<unk>\n"), r"given one of 2 ids, allowed: 37"),
+        ("llama", change("config.json", model_type="mixtral", num_local_experts=8), r"'mixtral', a mixture of experts"),
+        ("llama", change("config.json", rope_scaling={"type": "spiral"}), r"'rope_scaling'\]: given type 'spiral'"),
+        ("llama", change("config.json", intermediate_size=48), r"gate_proj.weight has shape \(40, 24\) and not \(48, "),
+        ("llama", change("config.json", num_key_value_heads=4), r"k_proj.weight has shape \(12, 24\) and not \(24, 24"),
+        ("llama", change("config.json", num_hidden_layers=3), r"model.layers.2.\S+ is missing; .* allowed: a Llama"),
+        ("llama", rewrite(lambda w: w["model.norm.weight"].fill(np.nan)), r"norm.weight'\]: given nan at \[0\], 24 of"),
+        ("llama", rewrite(to_bytes), r"model.norm.weight has the type int8 and not one of 16 bits or more"),
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_one_line_and_leaves_nothing(kind, damage, message, tmp_path):

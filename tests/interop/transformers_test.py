@@ -7,10 +7,12 @@ import pytest
 from memjax import config
 from memjax.data.byte_pairs import train_byte_pairs
 from memjax.interop import folders
-from memjax.interop.runs import export_run, write_run
+from memjax.interop.families import family_of_weights
+from memjax.interop.runs import export_run, import_run, write_run
 from memjax.training.experiment import make_experiment
 from memjax.training.train_state import init_variables
 from tests.interop import variants
+from tests.interop import weights as made
 from tests.interop.variants_test import LIMIT, logits_of
 from tests.interop.variants_test import make as variant
 
@@ -34,13 +36,43 @@ def read_logits(folder, class_name):
 def test_what_is_written_computes_the_same_there(name, tmp_path):
     family, described, weights = variant(name)
     read = family.read_model(described, weights)
-    written = family.export_config(read.model, variants.VOCAB, read.task)
+    written = {"pad_token_id": 1} | family.export_config(read.model, variants.VOCAB, read.task)
     folders.write_folder(tmp_path, written, family.export_params(read.params, read.model, read.task))
     expected, logits = read_logits(tmp_path, variants.VARIANTS[name][0]), logits_of(read.model, read.params, read.task)
     real = variants.inputs()[1] if expected.shape[1] == variants.LENGTH else slice(None)
     expected, logits = expected[real], logits.reshape(expected.shape)[real]
     assert expected.max() - expected.min() >= 3
     assert np.abs(logits - expected).max() / np.abs(expected).max() <= LIMIT
+
+
+def test_a_gemma3_with_images_comes_back_and_its_language_model_is_the_same(tmp_path):
+    text = {
+        key: value for key, value in variants.describe("gemma3").items() if key not in ("model_type", "architectures")
+    }
+    del text["final_logit_softcapping"]  # which the class with images does not read
+    images = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    images |= {"image_size": 8, "patch_size": 4}
+    described = transformers.Gemma3Config(
+        text_config=text, vision_config=images, mm_tokens_per_image=4, image_token_id=2
+    )
+    model = transformers.Gemma3ForConditionalGeneration(described).eval()
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(variants.tensor(path, tuple(parameter.shape))))
+    model.save_pretrained(tmp_path / "weights")
+    made._add_byte_pairs(tmp_path / "weights")
+    run = import_run(tmp_path / "weights", tmp_path / "run")
+    assert run.left and all("vision_tower" in name or "projector" in name for name in run.left)
+    export_run(tmp_path / "run", tmp_path / "again")
+    there, again = made.read(tmp_path / "weights"), made.read(tmp_path / "again")
+    assert there.keys() == again.keys()
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b, strict=True), again, there)
+    expected = read_logits(tmp_path / "again", "Gemma3ForConditionalGeneration")
+    described, weights = folders.read_folder(tmp_path / "weights")
+    read = family_of_weights(described).read_model(described, weights)
+    real, logits = variants.inputs()[1], logits_of(read.model, read.params, None)
+    assert expected[real].max() - expected[real].min() >= 3
+    assert np.abs(logits - expected)[real].max() / np.abs(expected[real]).max() <= LIMIT
 
 
 def test_a_roberta_may_go_on_as_a_bert(tmp_path):

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-VOCAB, LENGTH = 61, 11
+VOCAB, LENGTH, LENGTHS = 61, 11, (3, 11, 29)
+"""entries of the vocabulary; tokens of the texts of all variants, and of those with rotary positions"""
 _BERT = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
 _BERT |= {"max_position_embeddings": 20, "vocab_size": VOCAB}
 _DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "max_position_embeddings": 20, "vocab_size": VOCAB}
@@ -21,6 +22,11 @@ _LLAMA |= {"intermediate_size": 40, "max_position_embeddings": 64, "vocab_size":
 _LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 _GEMMA = {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 12, "final_logit_softcapping": 20.0}
+_LISTS = {"short_factor": [1.0, 1.3, 2.0], "long_factor": [1.5, 4.0, 9.0]}
+_LONGROPE = {"rope_type": "longrope", "rope_theta": 1000.0}
+_SHORT = {**_LONGROPE, "factor": 4.0, "partial_rotary_factor": 1.0}
+_PHI3 = {**_LLAMA, "hidden_size": 32, "partial_rotary_factor": 0.75}
+_PHI3 |= {"rope_parameters": {**_LONGROPE, **_LISTS, "partial_rotary_factor": 0.75}}
 _LABELS = {"id2label": {str(n): f"LABEL_{n}" for n in range(3)}, "label2id": {f"LABEL_{n}": n for n in range(3)}}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -87,11 +93,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"attention_multiplier": 0.3},
     ),
     "gemma2": ("Gemma2ForCausalLM", {**_LLAMA, **_GEMMA, "attn_logit_softcapping": 2.0}),
+    "phi3": ("Phi3ForCausalLM", {**_PHI3, "original_max_position_embeddings": 2}),
+    "phi3_short": (
+        "Phi3ForCausalLM",
+        {**_PHI3, "original_max_position_embeddings": 64, "sliding_window": 4, "partial_rotary_factor": 1.0}
+        | {"rope_parameters": {name: [*numbers, 3.0] for name, numbers in _LISTS.items()} | _SHORT},
+    ),
 }
 """name -> class, and its configuration"""
+FIXED_AT_IMPORT = {"phi3": ("rope_parameters",), "phi3_short": ("rope_parameters",)}
+"""name -> keys that an import changes, since it chooses one of two lists of divisors"""
 MODEL_TYPES = {"Bert": "bert", "DistilBert": "distilbert", "Roberta": "roberta", "GPT2": "gpt2"}
 MODEL_TYPES |= {name: name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Olmo2", "Olmo3")}
-MODEL_TYPES |= {"SmolLM3": "smollm3", "Granite": "granite", "Gemma2": "gemma2", "Gemma3": "gemma3_text"}
+MODEL_TYPES |= {"SmolLM3": "smollm3", "Granite": "granite", "Gemma2": "gemma2", "Gemma3": "gemma3_text", "Phi3": "phi3"}
 
 
 def describe(name: str) -> dict[str, Any]:
@@ -122,9 +136,19 @@ def weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     return {name: tensor(name, shape) for name, shape in shapes.items()}
 
 
-def inputs() -> tuple[np.ndarray, np.ndarray]:
-    """Returns ids of two texts without the ids below 4, and a mask: the second text has 8 tokens."""
-    ids = np.random.default_rng(5).integers(4, VOCAB, (2, LENGTH))
-    mask = np.ones((2, LENGTH), bool)
-    mask[1, 8:] = False
+def inputs(length: int = LENGTH) -> tuple[np.ndarray, np.ndarray]:
+    """Returns ids of two texts without the ids below 4, and a mask: the second text lacks the last ones."""
+    ids = np.random.default_rng(5 if length == LENGTH else length).integers(4, VOCAB, (2, length))
+    mask = np.ones((2, length), bool)
+    mask[1, max(length - 3, 2) :] = False
     return np.where(mask, ids, 1), mask
+
+
+def golden_name(name: str, length: int) -> str:
+    """Returns the name of the logits of texts of `length` tokens among the goldens."""
+    return name if length == LENGTH else f"{name}:{length}"
+
+
+def lengths(name: str) -> tuple[int, ...]:
+    """Returns the lengths of the texts whose logits are goldens: several where `describe` names rotary positions."""
+    return LENGTHS if "num_key_value_heads" in VARIANTS[name][1] else (LENGTH,)

@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
 from memjax.data.wordpiece import SPECIAL
 from memjax.interop.families import FAMILIES
-from memjax.interop.folders import CONFIG_FILE, WEIGHTS_FILE, write_folder
+from memjax.interop.folders import CONFIG_FILE, SHARD_BYTES, WEIGHTS_FILE, write_folder
 from tests.interop import variants
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -31,14 +32,21 @@ def gpt2(folder: Path) -> Path:
 
 def llama(folder: Path) -> Path:
     """The tokenizer of `gpt2`, and the weights of a variant."""
-    described, vocab = variants.describe("llama"), variants.VOCAB
-    family = FAMILIES["llama"]
+    return rotary("llama", folder)
+
+
+def rotary(name: str, folder: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES) -> Path:
+    """Makes a folder of a variant with rotary positions, with the tokenizer of `gpt2`, in files of `shard_bytes`."""
+    described, vocab = {**variants.describe(name), "dtype": dtype}, variants.VOCAB
+    family = FAMILIES[described["model_type"]]
     tensors = {
         name: tuple(vocab if size == -1 else size for size in shape)
         for mapping in family.tensors(family.model_config(described), None)
         for name, shape in mapping.tensors.items()
     }
-    write_folder(folder, described, variants.weights(tensors))
+    weights = {path: weight.astype(jnp.dtype(dtype)) for path, weight in variants.weights(tensors).items()}
+    write_folder(folder, described, weights, shard_bytes=shard_bytes)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [60, 59], "temperature": 0.6}), "utf-8")
     return _add_byte_pairs(folder)
 
 

@@ -12,6 +12,7 @@ import pytest
 from memjax.cli.errors import explain
 from memjax.durable_files import DiskFull
 from memjax.training.checkpoints import Checkpoints
+from memjax.training.lazy_arrays import LazyArray
 from memjax.training.named_arrays import describe_arrays, flatten, unflatten
 
 GENERATORS = ("threefry2x32", "rbg", "unsafe_rbg")
@@ -290,3 +291,25 @@ print(checkpoints.steps(), checkpoints.load("")[0])
     line, steps = process.stdout.splitlines()
     assert line == f"{disk / 'checkpoints'}: {FULL_DISK}"
     assert steps.endswith(" 4")
+
+
+def test_lazy_arrays_are_saved_as_their_values_are(tmp_path):
+    """The same manifest, and the same arrays come back. Each is read twice and dropped in between."""
+    values = {f"layer_{i:02d}": BIG + i for i in range(3)} | {"short": np.ones((2, 3), jnp.bfloat16)}
+    reads = []
+
+    def lazy(name):
+        return LazyArray(values[name].shape, values[name].dtype, lambda: reads.append(name) or values[name].copy())
+
+    manifests, loaded = [], []
+    for name, params in {"plain": values, "lazy": {name: lazy(name) for name in values}}.items():
+        checkpoints = Checkpoints(tmp_path / name)
+        checkpoints.save(0, {"params": params}, extra={"x": 1})
+        manifests.append(checkpoints._read_manifest(0))
+        loaded.append(checkpoints.load()[1])
+        checkpoints.close()
+    assert manifests[0] == manifests[1]
+    assert sorted(reads) == sorted([*values, *values])
+    assert loaded[0].keys() == loaded[1].keys()
+    for name, array in loaded[0].items():
+        np.testing.assert_array_equal(loaded[1][name], array, strict=True)

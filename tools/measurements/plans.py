@@ -29,6 +29,13 @@ PLANS: dict[str, list[str]] = {
     "8b": ["--variant", "8b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
 }
 """name -> options of `memjax plan`"""
+HOSTS: dict[str, list[str]] = {
+    f"llama3_8b_{name}": f"--config llama_scale {options} --vocab-size 128256".split()
+    for name, options in {
+        "lora_v6e_8k": "--topology v6e:2x4 --sweep memory_length=8192",
+    }.items()
+}
+"""name -> options of `memjax plan` for Llama 3 8B, with adapters or trained whole"""
 LEARNERS: dict[str, list[str]] = {
     "mbpa_pp": [
         *("--config", "lifelong_text", "--variant", "paper", "--topology", "v5e-8"),
@@ -51,6 +58,7 @@ def run(names: Sequence[str] = (), book: Book | None = None) -> None:
     book = book or Book()
     known = {one.name for one in book.measurements() if one.kind in ("plan", "learner_plan")}
     plans = {name: ("plan", [*BASE, *options]) for name, options in PLANS.items()}
+    plans |= {name: ("plan", ["plan", *options]) for name, options in HOSTS.items()}
     plans |= {name: ("learner_plan", ["plan", *options]) for name, options in LEARNERS.items()}
     for name in names or [name for name in plans if name not in known]:
         kind, options = plans[name]
@@ -66,7 +74,7 @@ def run(names: Sequence[str] = (), book: Book | None = None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    allowed = [*PLANS, *LEARNERS]
+    allowed = [*PLANS, *HOSTS, *LEARNERS]
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.plans", description="Plans of large models.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(allowed)}; none = what is missing")
     names = parser.parse_args(arguments).names

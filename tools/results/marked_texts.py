@@ -12,7 +12,7 @@ from memjax.report.verdicts import LEAST_UNITS
 from tools.recipes import RECIPES
 from tools.results import streams, survey
 from tools.results.ledger import Run, apart
-from tools.results.speed_tables import grid, plan_cells
+from tools.results.speed_tables import Record, grid, plan_cells
 from tools.texts import which
 from tools.texts.known import Known, Measured, link
 
@@ -161,6 +161,31 @@ def _plans(known: Known) -> str:
     return f"\n{grid([*heads, 'estimate of a step'], plan_cells(records))}\n"
 
 
+def _llama_plans(known: Known) -> str:
+    names = [
+        f"llama3_8b_{how}_{chip}_{slots}" for how in ("lora", "full") for chip in ("v5p", "v6e") for slots in SLOTS
+    ]
+    measured = [found for name in names if (found := known.measured("plan", name))]
+    records = [r for measurement in measured for r in apart(measurement.facts)]
+    rows = [[_trained(one), *cells[1:], _bound(one)] for one, cells in zip(records, plan_cells(records), strict=True)]
+    heads = ["trained", "slots", "slice", "rows", "GiB of a chip: state, temporaries, in all", "limit"]
+    return f"\n{grid([*heads, 'estimate of a step', 'bound by'], rows)}\n"
+
+
+SLOTS = ("8k", "64k")
+
+
+def _trained(record: Record) -> str:
+    """The parameters that a step changes."""
+    number = record["trained"]
+    return "all" if number == record["parameters"] else f"adapters, {number / 1e6:.0f} M"
+
+
+def _bound(record: Record) -> str:
+    """What takes longest in a step."""
+    return record["estimate"]["bound"] if record["fits"] else ""
+
+
 def _searches(index: str, level: float | None) -> Callable[[Known], str]:
     def cell(known: Known) -> str:
         shown = []
@@ -240,6 +265,7 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "memformer": _memformer,
     "infinity_former": _infinity_former,
     "plans": _plans,
+    "llama_plans": _llama_plans,
     "searches": _searches("memjax ScaNN", 0.99),
     "exact_searches": _searches("memjax exact", None),
     "rematerialization": _rematerialization,

@@ -185,7 +185,9 @@ def plans(found: Sequence[Measurement]) -> str:
     rows = []
     for one, row in zip(facts, cells, strict=True):
         memory = int(one["value"].rpartition(" = ")[2])
-        given = [f"{one['parameters'] / 1e6:,.0f} M", f"{memory:,}", one["rows"], one["rematerialize"]]
+        trained = one.get("trained", one["parameters"])
+        size = f"{one['parameters'] / 1e6:,.0f} M" + f", {trained / 1e6:,.0f} M trained" * (trained < one["parameters"])
+        given = [size, f"{memory:,}", one["rows"], one["rematerialize"]]
         rows.append([*given, *(row[i] for i in shown)])
     parts = [
         "What the TPU compiler says of one training step, without a TPU. Memory in GiB per device, which is a chip; "
