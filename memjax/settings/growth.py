@@ -114,6 +114,8 @@ class ELLE(Method):
         if not self.dim_per_task and not self.num_layers_per_task:
             return
         self._check_model(field, config.model)
+        rank, kind = config.training.lora.rank, type(self).__name__
+        require(not rank, "training.lora.rank", rank, f"0 with {kind}, whose model grows")
         if config.lifelong is not None:
             self._check_sizes(field, config.model, config.lifelong)
 
