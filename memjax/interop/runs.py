@@ -30,7 +30,7 @@ from memjax.interop.parameters import layer_groups
 from memjax.interop.peft import PeftAdapters, adapters_from_peft, adapters_to_peft
 from memjax.interop.state_dicts import dump_entries
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
-from memjax.models.adapters import is_adapter, is_trained_with_adapters, merge_adapters
+from memjax.models.adapters import is_adapter, is_trained_with_adapters, join_earlier_adapters, merge_adapters
 from memjax.models.transformer import join_collection, split_collection
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.tasks.interface import make_task
@@ -274,7 +274,7 @@ def export_adapters(run: str | Path, folder: str | Path) -> ExportedFolder:
         experiment.config.task if any(name.startswith("head/") for name in arrays) else None,
     )
     trained = [name for name in arrays if is_trained_with_adapters(name, lora)]
-    adapters = {name: arrays[name] for name in trained if is_adapter(name)}
+    adapters = join_earlier_adapters({name: array for name, array in arrays.items() if is_adapter(name)})
     whole, left_out = _trained_tensors(family, plain, arrays, [name for name in trained if name not in adapters], task)
     described, tensors = adapters_to_peft(adapters, lora, family, experiment.config.model, task, whole)
     with _whole_folder(folder) as partial:

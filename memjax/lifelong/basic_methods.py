@@ -320,13 +320,17 @@ def _restart_before_task() -> Component:
         del context
         if task.index == 0:
             return state
-        start = fill_in(jax.tree.map(jnp.copy, state.method["anew"]), state.params)
-        optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
-        return dataclasses.replace(state, params=start, opt_state=optimizer.init(start))
+        return start_again(state, fill_in(jax.tree.map(jnp.copy, state.method["anew"]), state.params), task)
 
     return Component(
         "anew", lambda params: jax.tree.map(jnp.copy, params), before_task=before, requirements=TOLD_BORDERS
     )
+
+
+def start_again(state: TrainState, params: Any, task: TaskInfo) -> TrainState:
+    """Returns the state at the beginning of a task with other parameters and an optimiser that starts again."""
+    optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
+    return dataclasses.replace(state, params=params, opt_state=optimizer.init(params))
 
 
 def _add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:

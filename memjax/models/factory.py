@@ -354,7 +354,8 @@ def make_model(
     number = config.num_columns
     options: dict[str, Any] = {"vocab_multiple": vocab_multiple}
     if number == 1:
-        return add_adapters(make_column(config, vocab_size, head, **options), config.training.lora)
+        model, lora = make_column(config, vocab_size, head, **options), config.training.lora
+        return add_adapters(model, lora, earlier=config.num_earlier_adapters)
     model = config.model
     layers = len(model.widths) if model.reads in ("vectors", "bags") else model.num_layers
     options["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))

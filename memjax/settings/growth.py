@@ -187,6 +187,8 @@ class ProgressiveNetwork(Method):
 
     def check(self, field: str, config: Config) -> None:
         model, kind = config.model, type(config.model.memory_facts).__name__
+        rank = config.training.lora.rank
+        require(not rank, "training.lora.rank", rank, "0 with ProgressiveNetwork, whose model grows")
         most = len(config.lifelong.tasks) if config.lifelong else 1
         require(self.num_columns <= most, f"{field}num_columns", self.num_columns, f"up to {most}, one a task")
         task = type(config.task).__name__

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 
@@ -23,7 +22,7 @@ from memjax.config import (
     Training,
     WordPiece,
 )
-from memjax.models.adapters import is_adapter, is_trained_with_adapters
+from memjax.models.adapters import is_adapter, is_earlier_adapter, is_trained_with_adapters
 from memjax.settings.checks import validate
 from memjax.settings.named_methods import METHODS, with_method
 from memjax.training.named_arrays import flatten
@@ -66,7 +65,7 @@ def test_a_method_trains_and_stores_the_adapters_and_the_head_alone(name):
     validate(config)
     played = play(config)
     lora, start, end = config.training.lora, flatten(played.begun[0].params), flatten(played.state.params)
-    changed = {path for path in end if not np.array_equal(start[path], end[path])}
+    changed = {path for path in end if not np.array_equal(start[path], end[path]) and not is_earlier_adapter(path)}
     assert changed == {path for path in end if is_trained_with_adapters(path, lora)} != set()
     assert all(np.isfinite(leaf).all() for leaf in end.values())
     stored = [path for path in flatten(played.state.method) if "stack/" in path or "vocabulary/" in path]
@@ -78,7 +77,6 @@ def test_a_method_trains_and_stores_the_adapters_and_the_head_alone(name):
 
 @pytest.mark.parametrize("name", GROWS)
 def test_methods_whose_model_grows_are_refused_in_one_line(name):
+    config = adapted(name)
     with pytest.raises(ValueError, match=r"training.lora.rank: given 2, allowed: 0 with [^\n]+$"):
-        config = adapted(name)
         validate(config)
-        play(config, stages=0)
