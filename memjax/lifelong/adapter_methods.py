@@ -40,9 +40,9 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from memjax import config as configs
-from memjax.lifelong.basic_methods import TOLD_BORDERS, start_again
+from memjax.lifelong.basic_methods import TOLD_BORDERS
 from memjax.lifelong.components import Component
-from memjax.lifelong.composition import chain_components
+from memjax.lifelong.composition import chain_components, start_again
 from memjax.lifelong.method_interface import Method, TaskInfo, settings_of
 from memjax.memory.adapters import EARLIER, initialize_a
 from memjax.models.adapters import is_adapter

@@ -22,7 +22,7 @@ from memjax import config as configs
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.components import Component, ReplayOptions
-from memjax.lifelong.composition import chain_components, make_of_experiment
+from memjax.lifelong.composition import chain_components, make_of_experiment, start_again
 from memjax.lifelong.memory_backends import MemoryOptions, WriteRule, describe_writes, key_for, rows_of
 from memjax.lifelong.method_interface import Method, TaskInfo, settings_of
 from memjax.lifelong.stage_progress import UPDATE_COUNTER, count_updates, fraction_done
@@ -34,7 +34,6 @@ from memjax.training.objective import Objective, model_loss, read_segment, with_
 from memjax.training.stages import PhaseContext, Requirements
 from memjax.training.train_state import TrainState, model_variables
 from memjax.training.trained_parameters import fill_in, select_like
-from memjax.training.update_functions import make_update_functions
 from memjax.typing import Batch
 
 TOLD_BORDERS = Requirements(boundaries=True)
@@ -325,12 +324,6 @@ def _restart_before_task() -> Component:
     return Component(
         "anew", lambda params: jax.tree.map(jnp.copy, params), before_task=before, requirements=TOLD_BORDERS
     )
-
-
-def start_again(state: TrainState, params: Any, task: TaskInfo) -> TrainState:
-    """Returns the state at the beginning of a task with other parameters and an optimiser that starts again."""
-    optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
-    return dataclasses.replace(state, params=params, opt_state=optimizer.init(params))
 
 
 def _add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:

@@ -177,6 +177,12 @@ def restrict_to_trained(
     return lambda path: not is_frozen(path) and (select is None or select(path))
 
 
+def start_again(state: TrainState, params: Any, task: TaskInfo) -> TrainState:
+    """Returns the state at the beginning of a task with other parameters and an optimiser that starts again."""
+    optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
+    return dataclasses.replace(state, params=params, opt_state=optimizer.init(params))
+
+
 def make_update(experiment: Experiment, objective: MakeObjective, *components: Component) -> Update:
     """Makes an update function of components without a memory, for a learner that adds it as a kind of update on other
     rows than those of the stream. `objective(config, model)` makes the objective that the components wrap.

@@ -410,6 +410,9 @@ def make_column(
         case settings.BiLSTM() as model:
             options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
             return build_from_settings(BiLSTM, model, head=head, **options)
+        case model if head is not None and model.memory_facts.is_causal:
+            options = {"features": features, **length, **tables, **common}
+            return make_language_model(model.without_memory(), vocab_size, **options).as_encoder(head)
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)
         case model:

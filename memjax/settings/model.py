@@ -90,6 +90,12 @@ class ModelBase(Settings):
         """Name of the class of settings that describes the memory, such as 'TransformerXL'."""
         return type(self.memory_facts).__name__
 
+    def without_memory(self) -> ModelBase:
+        """Returns these settings with a memory of length 0 where its length can change, for texts that are read
+        whole.
+        """
+        return self.with_memory(0) if self.memory_facts.memory_length else self
+
     def warnings(self, field: str, config: Config) -> list[str]:
         segments = config.training.segments_per_update
         scored = segments - config.training.burn_in_segments
