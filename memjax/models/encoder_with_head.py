@@ -131,7 +131,7 @@ class LayeredEncoder(EncoderWithHead):
     """
 
     has_stack = True
-    embedding_parameters: tuple[str, ...] = ()
+    embedding_parameters = ()
 
     @nn.nowrap
     def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

