@@ -13,7 +13,7 @@ encoder.
 weights. `small*` train an encoder of 2 layers from scratch, for your own texts. `last_two*` train the last two layers
 of MiniLM; the hidden states of the other layers are computed once, and stored in the folder
 `--data.encoder-states-dir`.
-`adapters*` train low-rank adapters (LoRA) of MiniLM, or with `--from RUN` of a language model, whose last token is read.
+`adapters*` train adapters (LoRA) of MiniLM, or with `--from RUN` of a language model, whose last token is read.
 With `--model.first-trained-layer 24 --data.encoder-states-dir DIR` the first 24 layers are computed once.
 `fourteen*` learn the longer order of Progressive Prompts and O-LoRA on sentence vectors, without Yahoo, whose files are
 not available to us: 42 classes.
