@@ -143,16 +143,16 @@ def task_adapters(settings: configs.TaskAdapters) -> Method:
 
     def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
         plain, number = method.learner(experiment, layout, objective), len(settings_of(experiment).tasks)
-        trained = make_update_functions(experiment.config, experiment.model).trained
+        select = make_update_functions(experiment.config, experiment.model).select_trained
 
         def init(values: Mapping[str, Any]) -> TrainState:
             state = plain.init(values)
-            start = {"params": trained(state.params), "constants": state.constants}
+            start = {"params": select(state.params), "constants": state.constants}
             parts = jax.tree.map(lambda leaf: jnp.stack([leaf] * number), start)
             stored = {"task": jnp.zeros((), jnp.int32), "start": jax.tree.map(jnp.copy, start), "tasks": parts}
             return dataclasses.replace(state, method={**state.method, TASK_ADAPTERS: stored})
 
-        told = dataclasses.replace(experiment, variables_of_task=variables_of_task)
+        evaluated = dataclasses.replace(experiment, variables_of_task=variables_of_task)
         variables = lambda state, support, key: {
             **model_variables(state),
             "method": {TASK_ADAPTERS: state.method[TASK_ADAPTERS]},
@@ -161,7 +161,7 @@ def task_adapters(settings: configs.TaskAdapters) -> Method:
             init=init,
             adapt_variables=variables,
             variables_of_task=variables_of_task,
-            evaluators=told.evaluators(layout),
+            evaluators=evaluated.evaluators(layout),
         )
 
     return method._replace(learner=learner)

@@ -240,7 +240,7 @@ def _make_composed_learner(
     parts = _make_parts(experiment, objective, composition.components)
     if composition.memory is not None:
         variables = jax.eval_shape(plain.make_variables)
-        make_states = lambda params: composition.init_component_states(parts.functions.trained(params))
+        make_states = lambda params: composition.init_component_states(parts.functions.select_trained(params))
         options = composition.memory, composition.replay
         memory = _make_stream_memory(*options, make_states, experiment, layout, variables, kinds[STREAM])
         parts = dataclasses.replace(parts, memory=memory, replay=composition.replay)
@@ -248,7 +248,7 @@ def _make_composed_learner(
         parts = _with_episodes(parts, composition.episode, config.data.batch_size)
 
     def init(values: Mapping[str, Any]) -> TrainState:
-        method_state = composition.init_component_states(parts.functions.trained(values["params"]))
+        method_state = composition.init_component_states(parts.functions.select_trained(values["params"]))
         if parts.memory is not None:
             method_state[EPISODES] = parts.memory.store.init()
         if method.schedule.every:

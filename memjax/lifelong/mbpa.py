@@ -115,8 +115,8 @@ def make_path_filter(adapted: tuple[str, ...], experiment: Experiment | None = N
     """Returns a function that tells whether a path of a parameter contains one of the strings `adapted`. None for all
     paths, if `adapted` is empty. In an experiment with adapters it is True for trained parameters alone.
     """
-    named = (lambda path: any(part in path for part in adapted)) if adapted else None
-    return restrict_to_trained(named, experiment)
+    select = (lambda path: any(part in path for part in adapted)) if adapted else None
+    return restrict_to_trained(select, experiment)
 
 
 def neighbors_of(

@@ -116,15 +116,14 @@ class CausalTextEncoder(LayeredEncoder):
         """
         del token_types
         if self.stack.first:
-            x = self.input_states(tokens, states).astype(self.dtype)
+            inputs = self.input_states(tokens, states).astype(self.dtype)
         else:
-            x = self._embed(tokens, deterministic)
+            inputs = self._embed(tokens, deterministic)
         rows = len(tokens)
         options = {"start_of_document": jnp.ones(rows, bool), "mask": mask, "deterministic": deterministic}
-        x = constrain(x, "batch", None, None)
-        x, _, aux = self.stack(x, self.stack.init_state(rows, self.dtype), **options, side=side)
-        hidden = self.layer_norm(x) if self.final_norm else x
-        hidden = refuse_padding_in_front(hidden, mask)
+        inputs, state = constrain(inputs, "batch", None, None), self.stack.init_state(rows, self.dtype)
+        hidden, _, aux = self.stack(inputs, state, **options, side=side)
+        hidden = refuse_padding_in_front(self.layer_norm(hidden) if self.final_norm else hidden, mask)
         return hidden, aux + Aux(arrays={name: hidden for name in self.features})
 
     def _embed(self, tokens: Array, deterministic: bool) -> Activations:

@@ -47,7 +47,7 @@ class UpdateFunctions(NamedTuple):
     segments: Mapping[str, Any]
     finish: Callable[[TrainState], TrainState] | None = None
 
-    def trained(self, params: Any) -> Any:
+    def select_trained(self, params: Any) -> Any:
         """Returns the parameters that are trained in a run with adapters, as smaller nested dicts, and all of them in
         any other run.
         """

@@ -89,7 +89,9 @@ def test_layers_above_stored_states_give_the_logits_of_the_whole_model(host):
 
     @jax.jit
     def logits(model_variables, states, later):
-        read = lambda model, variables, **extras: model.apply(variables, tokens, None, mask=mask, extras=extras)
+        read = lambda model, variables, **extras: model.apply(
+            variables, tokens, model.init_state(3), mask=mask, extras=extras
+        )
         expected, _, aux = read(tapped, model_variables)
         without = read(plain, drawn(plain))[0]
         return expected, without, aux.arrays[f"layer_{FIRST - 1:02d}/output"], read(upper, later, **{STATES: states})[0]
@@ -113,7 +115,7 @@ def test_a_class_is_read_from_the_last_token_and_parameters_are_those_of_the_lan
         name: leaf.shape for name, leaf in others.items()
     }
     tokens, mask = rows()
-    read = jax.jit(lambda tokens: model.apply(drawn(model), tokens, None, mask=mask)[0][:, 0])
+    read = jax.jit(lambda tokens: model.apply(drawn(model), tokens, model.init_state(3), mask=mask)[0][:, 0])
     scores = read(tokens)
     np.testing.assert_array_equal(read(jnp.where(mask, tokens, 7)), scores)
     for row, last in enumerate((LENGTH - 1, 4, 1)):
