@@ -37,7 +37,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 
 from memjax import config as configs
 from memjax.lifelong.basic_methods import TOLD_BORDERS
@@ -48,6 +48,7 @@ from memjax.memory.adapters import EARLIER, initialize_a
 from memjax.models.adapters import is_adapter
 from memjax.models.transformer import join_collection, split_collection
 from memjax.training.experiment import Experiment
+from memjax.training.named_arrays import flatten
 from memjax.training.objective import Objective, with_penalty
 from memjax.training.sharding import Layout
 from memjax.training.stages import Learner, PhaseContext
@@ -96,7 +97,7 @@ def sum_overlaps(params: Mapping[str, Any], overlap: str = "squared") -> Any:
       >>> float(sum_overlaps(params)), float(sum_overlaps(params, "absolute"))
       (65.0, 9.0)
     """
-    arrays, total = flatten_dict(params, sep="/"), jnp.zeros(())
+    arrays, total = flatten(params), jnp.zeros(())
     measure = {"squared": jnp.square, "absolute": jnp.abs}[overlap]
     for path, earlier in arrays.items():
         stem, _, name = path.rpartition("/")
@@ -115,7 +116,7 @@ def begin_adapters(params: Mapping[str, Any], index: int, key: Any) -> dict[str,
       index: Number of the task that begins.
       key: Random key of the new arrays `a`. The new arrays `b` are 0.
     """
-    arrays = flatten_dict(params, sep="/")
+    arrays = flatten(params)
     stems = [path.rpartition("/")[0] for path in arrays if is_adapter(path) and path.endswith("/a")]
     for number, stem in enumerate(stems):
         a, b = arrays[f"{stem}/a"], arrays[f"{stem}/b"]

@@ -132,9 +132,10 @@ class LanguageModel(Model):
         """Returns the layers and embeddings of the model as an encoder of whole texts, with a head on the last token
         or with none. The parameters have the same names.
         """
+        vocabulary: Any = self.vocabulary
         return CausalTextEncoder(
             self.stack,
-            self.vocabulary.clone(tied=True),
+            vocabulary.clone(tied=True),
             head,
             final_norm=self.final_norm,
             weighted_norms=self.weighted_norms,

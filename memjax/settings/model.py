@@ -94,7 +94,7 @@ class ModelBase(Settings):
         """Returns these settings with a memory of length 0 where its length can change, for texts that are read
         whole.
         """
-        return self.with_memory(0) if self.memory_facts.memory_length else self
+        return self
 
     def warnings(self, field: str, config: Config) -> list[str]:
         segments = config.training.segments_per_update
@@ -187,6 +187,9 @@ class ModelSettings(TransformerBase):
 
     def with_memory(self, length: int) -> ModelSettings:
         return replace(self, attention=self.attention.with_memory(length))
+
+    def without_memory(self) -> ModelSettings:
+        return self.with_memory(0) if self.attention.memory_length else self
 
     def check(self, field: str, config: Config) -> None:
         if not self.head_dim and self.attention.has_heads:

@@ -78,7 +78,7 @@ def drawn(model):
 
 def rows(seed=0):
     tokens = np.random.default_rng(seed).integers(3, VOCAB, (3, LENGTH))
-    return jnp.asarray(tokens, jnp.int32), jnp.arange(LENGTH) < jnp.array([[LENGTH], [5], [2]])
+    return jnp.asarray(tokens, jnp.int32), jnp.arange(LENGTH)[None] < jnp.array([[LENGTH], [5], [2]])
 
 
 @pytest.mark.parametrize("host", [pytest.param("gpt2", marks=pytest.mark.laws), "rotary"])
@@ -128,9 +128,9 @@ def test_a_class_is_read_from_the_last_token_and_parameters_are_those_of_the_lan
     [
         (
             {"attention": TransformerXL()},
-            "model.attention: given TransformerXL, allowed: Bidirectional, Rotary or GPT2",
+            "model.attention: given 'TransformerXL', allowed: Bidirectional, Rotary or GPT2",
         ),
-        ({"task": MaskedLanguageModeling()}, "model.attention: given Rotary, allowed: Bidirectional .MaskedLanguage"),
+        ({"task": MaskedLanguageModeling()}, "model.attention: given 'Rotary', allowed: Bidirectional .Masked"),
     ],
 )
 def test_other_decoders_and_tasks_are_refused(fields, line):
