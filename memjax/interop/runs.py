@@ -217,6 +217,9 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     """
     run, folder = Path(run).expanduser(), Path(folder).expanduser()
     family, checkpoint, experiment, arrays = _open_run(run, folder)
+    if first := experiment.config.model.first_trained_layer:
+        allowed = "0, the whole model; --adapters writes the adapters of the layers above alone"
+        raise ValueError(f"model.first_trained_layer: given {first} in {run}, allowed: {allowed}")
     if experiment.config.training.lora.rank:
         arrays = merge_adapters(arrays, experiment.model)
         experiment = _without_adapters(experiment)
@@ -355,7 +358,8 @@ def _trained_tensors(
     """
     entries = [e for e in family.entries(plain.config.model, task) if set(e.paths) & set(names)]
     tree = unflatten_dict(dict(arrays), sep="/")
-    tree["vocabulary"] = _cut(tree["vocabulary"], plain.model.vocabulary)
+    if "vocabulary" in tree:  # a run on stored states has no embeddings
+        tree["vocabulary"] = _cut(tree["vocabulary"], plain.model.vocabulary)
     tensors, _ = dump_entries(entries, tree)
     taken = {path for entry in entries for path in entry.paths}
     return tensors, {f"params/{name}": arrays[name].shape for name in names if name not in taken}

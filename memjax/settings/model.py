@@ -62,6 +62,7 @@ class ModelBase(Settings):
       embedding_scale: Factor of input embeddings instead of that. None for no other factor.
       logit_divisor: Divisor of the scores of the vocabulary.
       logit_cap: Limit of the scores of the vocabulary. 0 for none.
+      first_trained_layer: Number of lowest layers that a text encoder leaves out. 0 for the whole model.
       head: Learning of classes: 'softmax' = by gradients, 'bayes' = by sums of counts.
     """
 
@@ -74,6 +75,7 @@ class ModelBase(Settings):
     embedding_scale = None
     logit_divisor = 1.0
     logit_cap = 0.0
+    first_trained_layer = 0
 
     @property
     def memory_facts(self) -> Carrier:
