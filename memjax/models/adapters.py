@@ -13,6 +13,7 @@ import numpy as np
 
 from memjax import config as settings
 from memjax.memory.adapters import ADAPTER, EARLIER, AdaptableMatrix, Adapters, merge_low_rank
+from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.models.interface import Model
 from memjax.models.transformer import Layer
 
@@ -151,15 +152,17 @@ def is_part(name: str, path: str) -> bool:
 
 
 def is_trained_with_adapters(path: str, lora: settings.LoRA) -> bool:
-    """Whether a parameter is trained in a run with adapters: those of the adapters, those of the head of a task, and
-    those that the settings `lora` name as fully trained. `path` has `/` between its parts.
+    """Whether a parameter is trained in a run with adapters: those of the adapters, those of the head of a task and of
+    the gate on its input, and those that the settings `lora` name as fully trained. `path` has `/` between its parts.
 
     Example:
       >>> is_trained_with_adapters("stack/layers_0/attention/adapter_query/a", settings.LoRA(rank=4))
       True
     """
-    is_newest = is_adapter(path) and not is_earlier_adapter(path)
-    return is_newest or path.startswith(HEAD) or any(is_part(name, path) for name in lora.fully_trained)
+    if is_earlier_adapter(path):
+        return False
+    is_of_task = path.startswith((HEAD, GATE)) and not path.startswith(GATE_ENCODER)
+    return is_adapter(path) or is_of_task or any(is_part(name, path) for name in lora.fully_trained)
 
 
 def layer_matrices(layers: Sequence[Layer]) -> Iterator[LayerMatrix]:
