@@ -99,7 +99,7 @@ def test_layers_above_stored_states_give_the_logits_of_the_whole_model(host):
     zeros = jnp.zeros((*tokens.shape, 64))
     expected, without, states, _ = logits(drawn(whole), zeros, drawn(upper))
     found = logits(drawn(whole), states, drawn(upper))[3]
-    assert np.ptp(expected) > 0.5
+    assert np.ptp(expected) > 0.2
     np.testing.assert_allclose(expected, without, atol=1e-6 * np.ptp(expected))
     np.testing.assert_allclose(found, expected, atol=1e-6 * np.ptp(expected))
     names = flatten(drawn(upper)["params"])
