@@ -205,6 +205,9 @@ class ModelSettings(TransformerBase):
             self.num_speaker_markers,
             "0 but in a decoder-only language model",
         )
+        encodes = config.task.needs_text_encoder and self.attention.is_causal
+        fits = self.positions == "none" or not encodes
+        require(fits, "model.positions", self.positions, "'none' in a task of a text encoder")
         first, task = self.first_trained_layer, config.task
         require(
             first < self.num_layers, "model.first_trained_layer", first, f"up to {self.num_layers - 1}, the last layer"

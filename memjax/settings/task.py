@@ -198,10 +198,9 @@ class TextEncoderTask(Task):
         Task.check(self, field, config)
         kind, model, data = type(self).__name__, config.model, config.data
         facts = model.memory_facts
-        fits = facts.encodes_texts and (self.reads_last_token or not facts.is_causal)
+        fits = not facts.is_causal or (self.reads_last_token and facts.encodes_texts)
         allowed = "Bidirectional, Rotary or GPT2" if self.reads_last_token else "Bidirectional"
         require(fits, "model.attention", model.attention_kind, f"{allowed} ({kind})")
-        require(model.positions == "none", "model.positions", model.positions, f"'none' ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
         fits, allowed = isinstance(data.tokenizer, self.tokenizers), " or ".join(k.__name__ for k in self.tokenizers)
