@@ -13,6 +13,8 @@ encoder.
 weights. `small*` train an encoder of 2 layers from scratch, for your own texts. `last_two*` train the last two layers
 of MiniLM; the hidden states of the other layers are computed once, and stored in the folder
 `--data.encoder-states-dir`.
+`adapters*` train adapters (LoRA) of MiniLM, or with `--from RUN` of a language model, whose last token is read.
+With `--model.first-trained-layer 24 --data.encoder-states-dir DIR` the first 24 layers are computed once.
 `fourteen*` learn the longer order of Progressive Prompts and O-LoRA on sentence vectors, without Yahoo, whose files are
 not available to us: 42 classes.
 
@@ -32,7 +34,8 @@ Where the values come from
               every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
               of `paper` two queries at once, three are the most that a chip of a v5e has room for;
               `small*`: not searched, at least 192 updates a task (tools/results/tables/lifelong_vectors.md);
-              of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each
+              of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each;
+              of `adapters*` rank 8, 64 tokens a text, 250 texts a task, a rate of 1e-3: not searched
 """
 
 import re
@@ -89,6 +92,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "anml": ("anml", {"memory": ALL}),
     "maml": ("maml", {"memory": ALL}),
     "meta_mbpa": ("meta_mbpa", {}),
+    "o_lora": ("o_lora", {}),
+    "task_adapters": ("task_adapters", {}),
 }
 """variant -> name of its method, and values of its settings"""
 RATES = {"single_task": 1.6e-2, "multi_task": 1.6e-2, "mixed": 1.6e-2, "replay": 8e-3}
@@ -139,6 +144,13 @@ VARIANTS = {
     "last_two_replay": "the last two layers of MiniLM with sparse experience replay",
     "last_two_mixed": "the last two layers of MiniLM with experience replay: 32 stored rows beside 32 new ones",
     "last_two_mbpa_pp": "MbPA++ with the last two layers of MiniLM",
+    "adapters": "plain training of adapters (LoRA), one task after the other",
+    "adapters_single_task": "adapters for every task alone",
+    "adapters_multi_task": "adapters for all tasks shuffled together",
+    "adapters_mixed": "adapters with experience replay: 8 stored texts beside 8 new ones",
+    "adapters_ewc": "adapters with elastic weight consolidation",
+    "adapters_o_lora": "O-LoRA: new adapters for every task, orthogonal to those of earlier tasks",
+    "adapters_task_adapters": "one adapter and one head a task",
     "fourteen": "plain training, fourteen of the fifteen tasks of O-LoRA's longer order, on sentence vectors",
     "fourteen_single_task": "every one of the fourteen tasks alone",
     "fourteen_multi_task": "all fourteen tasks shuffled together",
@@ -157,11 +169,11 @@ VARIANTS = {
 def get_config(variant: str = "default") -> Config:
     """Returns the config of a variant, a key of `VARIANTS`."""
     small, last, long, bag = (variant.startswith(word) for word in ("small", "last_two", "fourteen", "bag"))
-    paper = variant.startswith("paper")
-    encoder = small or last or paper or bag or variant.startswith("encoder")
-    method_name = re.sub("^(encoder|small|last_two|fourteen|paper|bag)_?", "", variant) or "default"
+    paper, adapters = variant.startswith("paper"), variant.startswith("adapters")
+    encoder = small or last or paper or bag or adapters or variant.startswith("encoder")
+    method_name = re.sub("^(encoder|small|last_two|fourteen|paper|bag|adapters)_?", "", variant) or "default"
     method, values = METHODS.get(method_name, METHODS["mbpa_pp"])
-    size, tested = (115_000, 7_600) if paper else (2000, 1000)
+    size, tested = (115_000, 7_600) if paper else (250, 200) if adapters else (2000, 1000)
     # Files of one set differ in signs: those of AG News and DBpedia escape them in three ways.
     texts = lambda name: TextClasses(
         data_set=name, path=name, num_train=size, num_test=tested, equality="letters_and_digits"
@@ -213,6 +225,12 @@ def get_config(variant: str = "default") -> Config:
             config.model, config.training.optimizer = TokenBag(head="softmax", widths=(128,)), Adam()
             config.training.schedule.learning_rate, config.lifelong.epochs = 3e-3, 6
             method, values, config.lifelong.min_updates_per_task = "sequential", {}, 192
+    if adapters:
+        config.training.lora.rank, config.training.schedule.learning_rate = 8, 1e-3
+        config.data.segment_length = 64
+        config.data.batch_size = 8
+        if "memory" in values:
+            values = {**values, "memory": EpisodicMemory(capacity=250), "replay_batch_size": 8}
     if last:
         config.model.first_trained_layer, config.data.encoder_states_dir, config.data.segment_length = 4, "states", 64
         if "memory" in values:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from memjax.settings.adapter_methods import *
 from memjax.settings.attention import *
 from memjax.settings.attention_bases import *
 from memjax.settings.checks import Settings, require, validate
@@ -166,6 +167,13 @@ class Config(Settings):
         each task.
         """
         return self.lifelong.method.num_columns if self.lifelong else 1
+
+    @property
+    def num_earlier_adapters(self) -> int:
+        """Number of adapters of earlier tasks beside every adapter that is trained: all tasks but one with the method
+        OLoRA, and 0 with others.
+        """
+        return len(self.lifelong.tasks) - 1 if self.lifelong and self.lifelong.method.keeps_adapters else 0
 
     def takes_tasks_of(self, other: Config) -> bool:
         """Whether this config and `other` have streams of tasks, and this one has more tasks than `other`. Only their

@@ -61,9 +61,10 @@ def predict(
     from memjax.tasks import Query
 
     loaded = open_run(run, config, is_data_named=is_data_named)
-    if loaded.experiment.model.needs_task_id and config.lifelong is not None:
-        last = config.lifelong.ordered_tasks[loaded.experiment.config.num_columns - 1].name
-        print(f"{run}: no task is told, the column of {last} answers", file=sys.stderr, flush=True)
+    if loaded.experiment.needs_task_id and config.lifelong is not None:
+        last = f"column of {config.lifelong.ordered_tasks[loaded.experiment.config.num_columns - 1].name}"
+        answering = last if loaded.experiment.model.needs_task_id else "newest adapter"
+        print(f"{run}: no task is told, the {answering} answers", file=sys.stderr, flush=True)
     answers = loaded.experiment.predict(loaded.variables, [Query(*question) for question in questions], **settings)
     return answers, loaded.checkpoint.facts()
 

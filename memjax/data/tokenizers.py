@@ -138,6 +138,14 @@ class _ByteTable:
         """Returns the text of ids. Bytes that are not UTF-8 become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the int32 ids of a text, without begin or end id."""
+        raise NotImplementedError(f"{type(self).__name__} has no encode")
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns a list with the int32 ids of each text. See `encode`."""
+        return [self.encode(text) for text in texts]
+
     def token_bytes(self, ids: Ids) -> np.ndarray:
         """Returns the number of UTF-8 bytes of each id, int32 in the shape of `ids`."""
         return self._lengths[np.asarray(ids, np.int64)]

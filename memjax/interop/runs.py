@@ -33,7 +33,7 @@ from memjax.interop.parameters import is_padded
 from memjax.interop.peft import PeftAdapters, adapters_from_peft, adapters_to_peft
 from memjax.interop.state_dicts import dump_entries
 from memjax.interop.tokenizer_files import FILES, describe_files, read_tokenizer
-from memjax.models.adapters import is_adapter, is_trained_with_adapters, merge_adapters
+from memjax.models.adapters import is_adapter, is_trained_with_adapters, join_earlier_adapters, merge_adapters
 from memjax.models.vocabulary import Vocabulary, pad_tables, unpad_tables
 from memjax.tasks.interface import make_task
 from memjax.training.checkpoints import Checkpoints
@@ -208,6 +208,9 @@ def export_run(run: str | Path, folder: str | Path, *, shard_bytes: int = folder
     """
     run, folder = Path(run).expanduser(), Path(folder).expanduser()
     family, checkpoint, experiment, arrays = _open_run(run, folder)
+    if first := experiment.config.model.first_trained_layer:
+        allowed = "0, the whole model; --adapters writes the adapters of the layers above alone"
+        raise ValueError(f"model.first_trained_layer: given {first} in {run}, allowed: {allowed}")
     if experiment.config.training.lora.rank:
         arrays = merge_adapters(arrays, experiment.model)
         experiment = _without_adapters(experiment)
@@ -265,7 +268,7 @@ def export_adapters(run: str | Path, folder: str | Path) -> ExportedFolder:
         experiment.config.task if any(name.startswith("head/") for name in arrays) else None,
     )
     trained = [name for name in arrays if is_trained_with_adapters(name, lora)]
-    adapters = {name: arrays[name] for name in trained if is_adapter(name)}
+    adapters = join_earlier_adapters({name: array for name, array in arrays.items() if is_adapter(name)})
     whole, left_out = _trained_tensors(family, plain, arrays, [name for name in trained if name not in adapters], task)
     described, tensors = adapters_to_peft(adapters, lora, family, experiment.config.model, task, whole)
     with _whole_folder(folder) as partial:
@@ -346,7 +349,8 @@ def _trained_tensors(
     """
     entries = [e for e in family.entries(plain.config.model, task) if set(e.paths) & set(names)]
     tree = unflatten_dict(dict(arrays), sep="/")
-    tree["vocabulary"] = _cut(tree["vocabulary"], plain.model.vocabulary)
+    if "vocabulary" in tree:  # a run on stored states has no embeddings
+        tree["vocabulary"] = _cut(tree["vocabulary"], plain.model.vocabulary)
     tensors, _ = dump_entries(entries, tree)
     taken = {path for entry in entries for path in entry.paths}
     return tensors, {f"params/{name}": arrays[name].shape for name in names if name not in taken}

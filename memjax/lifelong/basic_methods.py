@@ -22,7 +22,7 @@ from memjax import config as configs
 from memjax.config import EpisodicMemory
 from memjax.lifelong import penalties, policies, projection
 from memjax.lifelong.components import Component, ReplayOptions
-from memjax.lifelong.composition import chain_components
+from memjax.lifelong.composition import chain_components, make_of_experiment, start_again
 from memjax.lifelong.memory_backends import MemoryOptions, WriteRule, describe_writes, key_for, rows_of
 from memjax.lifelong.method_interface import Method, TaskInfo, settings_of
 from memjax.lifelong.stage_progress import UPDATE_COUNTER, count_updates, fraction_done
@@ -31,10 +31,9 @@ from memjax.lifelong.updates import make_joint_update, make_projected_update, ma
 from memjax.models.heads import CLASSES
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
-from memjax.training.sharding import Layout
-from memjax.training.stages import Learner, PhaseContext, Requirements
+from memjax.training.stages import PhaseContext, Requirements
 from memjax.training.train_state import TrainState, model_variables
-from memjax.training.update_functions import MakeObjective, make_update_functions
+from memjax.training.trained_parameters import fill_in, select_like
 from memjax.typing import Batch
 
 TOLD_BORDERS = Requirements(boundaries=True)
@@ -138,16 +137,14 @@ def gem(settings: configs.GEM) -> Method:
     rule = Component("gem", gradient_transformation=link, requirements=needs)
     rows, setting = settings.examples_per_task, "lifelong.method.examples_per_task"
 
-    def of_tasks(num_tasks: int) -> Method:
+    def of_experiment(experiment: Experiment | None) -> Method:
+        num_tasks = len(settings_of(experiment).tasks) if experiment else 1
         memory = MemoryOptions(rows * num_tasks, WriteRule(policies.balanced_policy()), groups="task", setting=setting)
         references = functools.partial(gradients_of_tasks, num_tasks)
         replayed = ReplayOptions(rows, functools.partial(make_stream_update, references=references))
         return chain_components(rule, memory=memory, replay=replayed)
 
-    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
-        return of_tasks(len(settings_of(experiment).tasks)).learner(experiment, layout, objective)
-
-    return of_tasks(1)._replace(learner=learner)
+    return make_of_experiment(of_experiment)
 
 
 def ewc(settings: configs.EWC) -> Method:
@@ -158,13 +155,13 @@ def ewc(settings: configs.EWC) -> Method:
     read with an empty memory. Value tables, which have no dense gradient, get no penalty.
     """
 
-    def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
+    def importance(model: Any, state: TrainState, params: Any, batch: Batch, key: Any) -> tuple[Any, Any]:
         likelihood, log_probs = _row_functions(model, state)
         rows, weights = _rows_and_weights(batch)
         options: dict[str, Any] = {"log_probs": log_probs, "key": key} if settings.fisher_estimate == "true" else {}
         labels = rows.targets
         return penalties.fisher(
-            likelihood, state.params, rows, labels, kind=settings.fisher_estimate, weights=weights, **options
+            likelihood, params, rows, labels, kind=settings.fisher_estimate, weights=weights, **options
         )
 
     online = settings.decay if settings.consolidation == "online" else None
@@ -182,11 +179,11 @@ def mas(settings: configs.MAS) -> Method:
     Differs from the paper: it has no 1/2 in its penalty, so that its lambda is half of `penalty_weight`.
     """
 
-    def importance(model: Any, state: TrainState, batch: Batch, key: Any) -> tuple[Any, Any]:
+    def importance(model: Any, state: TrainState, params: Any, batch: Batch, key: Any) -> tuple[Any, Any]:
         del key
         rows, weights = _rows_and_weights(batch)
         outputs = lambda params, row: _output_of(model, state, params, row)
-        return penalties.sensitivity(outputs, state.params, rows, kind=settings.gradient_granularity, weights=weights)
+        return penalties.sensitivity(outputs, params, rows, kind=settings.gradient_granularity, weights=weights)
 
     def consolidation(first: bool) -> dict[str, float]:
         return (
@@ -226,7 +223,8 @@ def si(settings: configs.SI) -> Method:
 
     @jax.jit
     def consolidate(state: TrainState) -> Any:
-        stored, params = state.method["si"], state.params
+        stored = state.method["si"]
+        params = select_like(state.params, stored["start"])
         importance = penalties.path_importance(stored["path"], stored["start"], params, damping=settings.damping)
         around = penalties.consolidate(stored["around"], importance, params, decay=1.0)
         path, start = penalties.init_path(params), jax.tree.map(jnp.copy, params)
@@ -321,9 +319,7 @@ def _restart_before_task() -> Component:
         del context
         if task.index == 0:
             return state
-        start = jax.tree.map(jnp.copy, state.method["anew"])
-        optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
-        return dataclasses.replace(state, params=start, opt_state=optimizer.init(start))
+        return start_again(state, fill_in(jax.tree.map(jnp.copy, state.method["anew"]), state.params), task)
 
     return Component(
         "anew", lambda params: jax.tree.map(jnp.copy, params), before_task=before, requirements=TOLD_BORDERS
@@ -340,7 +336,8 @@ def _add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:
 
     def penalty(params: Any, method: Any) -> Any:
         stored = method[name]
-        return stored["weight"] * penalties.quadratic_penalty(params, stored["around"])
+        held = select_like(params, stored["around"].anchor)
+        return stored["weight"] * penalties.quadratic_penalty(held, stored["around"])
 
     def wrap(objective: Objective, model: Any) -> Objective:
         del model
@@ -354,7 +351,7 @@ def _add_quadratic_penalty(name: str) -> Callable[[Objective, Any], Objective]:
 def _consolidate_after_task(
     name: str,
     weight: float,
-    importance: Callable[[Any, TrainState, Batch, Any], tuple[Any, Any]],
+    importance: Callable[[Any, TrainState, Any, Batch, Any], tuple[Any, Any]],
     batches: int,
     how: Callable[[bool], dict[str, Any]],
 ) -> Component:
@@ -363,7 +360,8 @@ def _consolidate_after_task(
     Args:
       name: Name of the component in `TrainState.method`.
       weight: Weight of the penalty.
-      importance: `importance(model, state, batch, key)` returns sums of importances over a batch and their weight.
+      importance: `importance(model, state, params, batch, key)` returns sums of the importances of `params`, those
+        that the penalty holds, over a batch, and their weight.
       batches: Number of batches to measure on, from the beginning of the task's data.
       how: `how(is_first_task)` returns keyword arguments of `penalties.consolidate`.
     """
@@ -372,17 +370,17 @@ def _consolidate_after_task(
         return {"weight": jnp.asarray(weight, jnp.float32), "around": penalties.init_consolidated(params)}
 
     def after(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
-        model = task.experiment.model
-        measured, sums = jax.jit(lambda state, batch, key: importance(model, state, batch, key)), None
+        model, stored = task.experiment.model, state.method[name]
+        params, sums = select_like(state.params, stored["around"].anchor), None
+        measured = jax.jit(lambda *arrays: importance(model, *arrays))
         for number, batch in enumerate(itertools.islice(_stage_batches(context), batches)):
             context.stop()
-            more = measured(state, batch, key_for(context.key, "importance", number))
+            more = measured(state, params, batch, key_for(context.key, "importance", number))
             sums = more if sums is None else jax.tree.map(jnp.add, sums, more)
         assert sums is not None
         information = jax.tree.map(lambda leaf: leaf / jnp.maximum(sums[1], 1), sums[0])
-        stored = state.method[name]
         around = jax.jit(lambda *arrays: penalties.consolidate(*arrays, **how(task.index == 0)))(
-            stored["around"], information, state.params
+            stored["around"], information, params
         )
         context.report(f"{name}: consolidated after task {task.index}, from {int(sums[1])} gradients")
         return _with_method_state(state, name, {**stored, "around": around})
@@ -428,7 +426,8 @@ def _distill_from_previous_model(
     def before(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context
         strength = jnp.asarray(weight if task.index else 0.0, jnp.float32)
-        return _with_method_state(state, name, {"weight": strength, "teacher": jax.tree.map(jnp.copy, state.params)})
+        teacher = jax.tree.map(jnp.copy, select_like(state.params, state.method[name]["teacher"]))
+        return _with_method_state(state, name, {"weight": strength, "teacher": teacher})
 
     wrappers: dict[str, Any] = {"wrap_stream_loss": wrap} if stream else {"wrap_replay_loss": wrap}
     return Component(name, init, **wrappers, before_task=before, requirements=TOLD_BORDERS)
@@ -469,23 +468,29 @@ def _rows_and_weights(batch: Batch) -> tuple[Batch, Any]:
     return rows, jnp.any(rows.weights > 0, axis=-1).astype(jnp.float32)
 
 
+def _with_params(state: TrainState, params: Any) -> dict[str, Any]:
+    """Returns the variables of the model with other parameters, all of them or the trained ones."""
+    return {**model_variables(state), "params": fill_in(params, state.params)}
+
+
 def _output_of(model: Any, state: TrainState, params: Any, row: Batch) -> Any:
     """Applies the model to a single row in evaluation mode and returns its output, `[1, ...]`."""
-    variables, batch = {**model_variables(state), "params": params}, jax.tree.map(lambda leaf: leaf[None], row)
+    variables, batch = _with_params(state, params), jax.tree.map(lambda leaf: leaf[None], row)
     return read_segment(model, variables, model.init_state(1), batch, deterministic=True)[0]
 
 
 def _row_functions(model: Any, state: TrainState) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Makes two functions of a row: `log_likelihood(params, row, targets)`, a mean, and `log_probs(params, row)`."""
+    """Makes two functions of a row: `log_likelihood(params, row, targets)`, a mean, and `log_probs(params, row)`.
+    `params` are all parameters or the trained ones.
+    """
 
     def log_likelihood(params: Any, row: Batch, targets: Any) -> Any:
-        variables = {**model_variables(state), "params": params}
-        output = _output_of(model, state, params, row)
+        variables, output = _with_params(state, params), _output_of(model, state, params, row)
         targets = jnp.broadcast_to(targets, row.targets.shape)
         return -model.apply(variables, output, targets[None], row.weights[None], method="nll").mean()
 
     def log_probs(params: Any, row: Batch) -> Any:
-        variables = {**model_variables(state), "params": params}
-        return model.apply(variables, _output_of(model, state, params, row), method="log_probs")[0]
+        output = _output_of(model, state, params, row)
+        return model.apply(_with_params(state, params), output, method="log_probs")[0]
 
     return log_likelihood, log_probs

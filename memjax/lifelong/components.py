@@ -44,12 +44,14 @@ class Component(NamedTuple):
 
     Attributes:
       name: Name under which the component stores its state in `TrainState.method`.
-      init: `init(params)` returns the first state of the component. None if it stores nothing.
+      init: `init(params)` returns the first state of the component. None if it stores nothing. In a run with adapters,
+        `params` are the trained parameters alone, as smaller nested dicts. The losses of `wrap_stream_loss` see all of
+        them: `memjax.training.trained_parameters` has `select_like` and `fill_in` between both.
       wrap_stream_loss: Wrapper of the objective for rows of the stream.
       wrap_replay_loss: Wrapper of the objective for replayed rows.
       gradient_transformation: Transformation applied before clipping. It may ask for the argument `reference`.
       after_update: `after_update(component_state, params_before, params_after, gradients)` returns the new state of the
-        component, after every update.
+        component, after every update. The last three are trees as in `init`.
       before_task: `before(state, context, task) -> state`, called once before the updates of a task.
       after_task: `after(state, context, task) -> state`, called once after the updates of a task.
       requirements: Information that batches and tasks must carry for the component, such as task numbers. A component
@@ -144,12 +146,12 @@ class TestTimeAdaptation(NamedTuple):
     Attributes:
       variables: `variables(experiment, store)(state, support, key)` returns the variables to evaluate with. See
         `Learner.adapt_variables`.
-      rows: `rows(model, store)` returns the adaptation of each row by itself. See `Learner.adapt_rows`. None if all
-        rows are evaluated with the same parameters.
+      rows: `rows(experiment, store)` returns the adaptation of each row by itself. See `Learner.adapt_rows`. None if
+        all rows are evaluated with the same parameters.
     """
 
     variables: Callable[[Experiment, Store], Callable[[TrainState, Any, Any], dict[str, Any]]]
-    rows: Callable[[Any, Store], PerRowAdaptation] | None = None
+    rows: Callable[[Experiment, Store], PerRowAdaptation] | None = None
 
 
 def wrap_objective(objective: MakeObjective, laid: Sequence[ObjectiveWrapper]) -> MakeObjective:

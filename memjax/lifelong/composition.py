@@ -46,7 +46,7 @@ from memjax.training.plain_learner import make_plain_learner
 from memjax.training.sharding import Layout
 from memjax.training.stages import STREAM, Learner, PhaseContext, Requirements, StoredRows, Update
 from memjax.training.train_state import TrainState
-from memjax.training.update_functions import MakeObjective, make_update_functions
+from memjax.training.update_functions import MakeObjective, is_frozen_beside_adapters, make_update_functions
 from memjax.typing import Batch
 
 
@@ -89,8 +89,8 @@ class Composition(NamedTuple):
         return EpisodeSchedule(schedule.every, REPLAY, steps=episode.steps, keeps_last=episode.keeps_last)
 
     def init_component_states(self, params: Any) -> dict[str, Any]:
-        """Returns a dict of the initial states of the components by name, made from the parameters `params`. Components
-        without state are left out.
+        """Returns a dict of the initial states of the components by name, made from the parameters `params`, or from
+        the trained ones in a run with adapters. Components without state are left out.
         """
         return {component.name: component.init(params) for component in self.components if component.init is not None}
 
@@ -145,6 +145,13 @@ def _apply_change(
     return changed
 
 
+def make_of_experiment(make: Callable[[Experiment | None], Method]) -> Method:
+    """Returns the method `make(None)` with the learner of `make(experiment)`, for a method whose learner depends on the
+    experiment, such as on its number of tasks or its frozen parameters.
+    """
+    return make(None)._replace(learner=lambda experiment, *others: make(experiment).learner(experiment, *others))
+
+
 def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experiment:
     """Returns an experiment whose learner does not train the parameters whose paths contain one of the strings in
     `frozen`.
@@ -152,6 +159,28 @@ def freeze_parameters(experiment: Experiment, frozen: Sequence[str]) -> Experime
     training = experiment.config.training
     training = dataclasses.replace(training, frozen_parameters=(*training.frozen_parameters, *frozen))
     return dataclasses.replace(experiment, config=dataclasses.replace(experiment.config, training=training))
+
+
+def restrict_to_trained(
+    select: Callable[[str], bool] | None, experiment: Experiment | None
+) -> Callable[[str], bool] | None:
+    """Returns the function `select`, which says of the path of a parameter whether it is adapted, restricted to the
+    trained parameters of an experiment with adapters.
+
+    Args:
+      select: `select(path)` returns whether a parameter is adapted. None to adapt all.
+      experiment: Experiment with the model and its configuration. None for no restriction.
+    """
+    is_frozen = experiment and is_frozen_beside_adapters(experiment.config.training, experiment.model)
+    if not is_frozen:
+        return select
+    return lambda path: not is_frozen(path) and (select is None or select(path))
+
+
+def start_again(state: TrainState, params: Any, task: TaskInfo) -> TrainState:
+    """Returns the state at the beginning of a task with other parameters and an optimiser that starts again."""
+    optimizer = make_update_functions(task.experiment.config, task.experiment.model).optimizer
+    return dataclasses.replace(state, params=params, opt_state=optimizer.init(params))
 
 
 def make_update(experiment: Experiment, objective: MakeObjective, *components: Component) -> Update:
@@ -211,13 +240,15 @@ def _make_composed_learner(
     parts = _make_parts(experiment, objective, composition.components)
     if composition.memory is not None:
         variables = jax.eval_shape(plain.make_variables)
-        memory = _make_stream_memory(composition, composition.memory, experiment, layout, variables, kinds[STREAM])
+        make_states = lambda params: composition.init_component_states(parts.functions.select_trained(params))
+        options = composition.memory, composition.replay
+        memory = _make_stream_memory(*options, make_states, experiment, layout, variables, kinds[STREAM])
         parts = dataclasses.replace(parts, memory=memory, replay=composition.replay)
     if composition.episode is not None:
         parts = _with_episodes(parts, composition.episode, config.data.batch_size)
 
     def init(values: Mapping[str, Any]) -> TrainState:
-        method_state = composition.init_component_states(values["params"])
+        method_state = composition.init_component_states(parts.functions.select_trained(values["params"]))
         if parts.memory is not None:
             method_state[EPISODES] = parts.memory.store.init()
         if method.schedule.every:
@@ -243,8 +274,9 @@ def _make_composed_learner(
 
 
 def _make_stream_memory(
-    composition: Composition,
     options: MemoryOptions,
+    replay: ReplayOptions | None,
+    make_states: Callable[[Any], dict[str, Any]],
     experiment: Experiment,
     layout: Layout | None,
     variables: Any,
@@ -253,16 +285,17 @@ def _make_stream_memory(
     """Makes the episodic memory that the rows of the stream are offered to.
 
     Args:
-      composition: Parts of the method, for its replay and the states of its components.
       options: Options of the memory.
+      replay: Options of the replay of its rows. None for no replay.
+      make_states: `make_states(params)` returns the initial states of the components of the method.
       experiment: Experiment with the model.
       layout: Shardings of all arrays over the mesh. None on a single device.
       variables: Shapes of the variables of the model.
       batch: Batch of an update of the stream.
     """
-    model, replay = experiment.model, composition.replay
+    model = experiment.model
     offer = lambda values, batch: candidate_rows(
-        options, model, values, composition.init_component_states(values["params"]), batch, jnp.ones((), bool)
+        options, model, values, make_states(values["params"]), batch, jnp.ones((), bool)
     )
     store = make_store(
         options,
@@ -336,6 +369,6 @@ def _add_memory(
     learner = learner._replace(adapt_variables=adaptation.variables(experiment, memory.store))
     if adaptation.rows is None:
         return learner
-    adapt_rows = adaptation.rows(experiment.model, memory.store)
+    adapt_rows = adaptation.rows(experiment, memory.store)
     adapted = dataclasses.replace(experiment, adapt_rows=adapt_rows)
     return learner._replace(adapt_rows=adapt_rows, evaluators=adapted.evaluators(layout))

@@ -27,14 +27,16 @@ from memjax.data.example_batches import EXAMPLE
 from memjax.lifelong.adaptation import adapted_outputs, neighbor_weights, selected
 from memjax.lifelong.basic_methods import make_memory_options
 from memjax.lifelong.components import Component, ReplayOptions, TestTimeAdaptation
-from memjax.lifelong.composition import chain_components
+from memjax.lifelong.composition import chain_components, restrict_to_trained
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, OfRows, Store
 from memjax.lifelong.method_interface import Method
 from memjax.settings.methods import NeighborAdaptationMethod
+from memjax.training.experiment import Experiment
 from memjax.training.objective import model_collections, read_segment
 from memjax.training.row_adaptation import PerRowAdaptation
 from memjax.training.sharding import row_shards
 from memjax.training.train_state import TrainState, model_variables
+from memjax.training.trained_parameters import fill_in
 from memjax.typing import Batch
 
 KEY_NETWORK = "key_network"
@@ -53,10 +55,11 @@ def mbpa(settings: configs.MbPA) -> Method:
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
     )
 
-    def adapt_rows(model: Any, store: Store) -> PerRowAdaptation:
+    def adapt_rows(experiment: Experiment, store: Store) -> PerRowAdaptation:
+        model = experiment.model
         row_key = settings.key_source if settings.neighbor_choice == "nearest" else None
         find = neighbors_of(model, store, row_key, **neighbor_options(settings))
-        options = adaptation_options(settings)
+        options = adaptation_options(settings, experiment)
         return adapt_to_own_neighbors(model, store, find, settings.adaptation_batch_size, options)
 
     variables = lambda experiment, store: adapted_variables
@@ -83,15 +86,15 @@ def neighbor_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
     }
 
 
-def adaptation_options(settings: NeighborAdaptationMethod) -> dict[str, Any]:
+def adaptation_options(settings: NeighborAdaptationMethod, experiment: Experiment) -> dict[str, Any]:
     """Returns a dict of the keyword arguments of `memjax.lifelong.adaptation.adapt` that settings describe, for the
-    adaptation before an answer.
+    adaptation of the model of `experiment` before an answer.
     """
     return {
         "steps": settings.adaptation_steps,
         "learning_rate": settings.adaptation_learning_rate,
         "penalty": settings.adaptation_l2,
-        "select": make_path_filter(settings.adapted_parameters),
+        "select": make_path_filter(settings.adapted_parameters, experiment),
         "rule": functools.partial(optax.sgd, momentum=settings.adaptation_momentum or None),
     }
 
@@ -108,11 +111,12 @@ def key_components(key: Key | None) -> tuple[Component, ...]:
     return (Component(KEY_NETWORK, lambda params: jax.tree.map(jnp.copy, params)),)
 
 
-def make_path_filter(adapted: tuple[str, ...]) -> Callable[[str], bool] | None:
-    """Returns a function that tells whether a path of a parameter contains one of the strings `adapted`. None if
-    `adapted` is empty.
+def make_path_filter(adapted: tuple[str, ...], experiment: Experiment | None = None) -> Callable[[str], bool] | None:
+    """Returns a function that tells whether a path of a parameter contains one of the strings `adapted`. None for all
+    paths, if `adapted` is empty. In an experiment with adapters it is True for trained parameters alone.
     """
-    return (lambda path: any(part in path for part in adapted)) if adapted else None
+    select = (lambda path: any(part in path for part in adapted)) if adapted else None
+    return restrict_to_trained(select, experiment)
 
 
 def neighbors_of(
@@ -260,7 +264,7 @@ def make_key_function(kind: Key) -> OfRows:
                     "'prompt'"
                 )
             return rows.inputs.astype(jnp.float32)
-        frozen = {**variables, "params": method[KEY_NETWORK]}
+        frozen = {**variables, "params": fill_in(method[KEY_NETWORK], variables["params"])}
         start = model.init_state(rows.inputs.shape[0])
         aux = read_segment(model.clone(features=("output",)), frozen, start, rows, deterministic=True)[2]
         hidden = aux.arrays["output"].astype(jnp.float32)

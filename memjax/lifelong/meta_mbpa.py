@@ -43,7 +43,7 @@ from memjax import config as configs
 from memjax.lifelong.adaptation import adapt, selected
 from memjax.lifelong.basic_methods import make_memory_options
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
-from memjax.lifelong.composition import chain_components
+from memjax.lifelong.composition import chain_components, make_of_experiment
 from memjax.lifelong.mbpa import (
     adapt_to_own_neighbors,
     adaptation_options,
@@ -70,7 +70,12 @@ def meta_mbpa(settings: configs.MetaMbPA) -> Method:
     """Makes the `Method` Meta-MbPA: updates learn at parameters that were adapted to neighbours in the memory, and for
     an evaluation parameters are adapted once for many queries, or to each row.
     """
-    wrap = functools.partial(_wrap_loss, settings)
+    return make_of_experiment(functools.partial(_method_of_experiment, settings))
+
+
+def _method_of_experiment(settings: configs.MetaMbPA, experiment: Experiment | None) -> Method:
+    """Makes the method for an experiment, which says which parameters are trained and can be adapted."""
+    wrap = functools.partial(_wrap_loss, settings, experiment)
     rule = Component("meta", wrap_stream_loss=wrap, wrap_replay_loss=wrap)
     replay = (
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
@@ -102,14 +107,16 @@ def _find_support(
     return functools.partial(find, together=settings.share_neighborhood)
 
 
-def _wrap_loss(settings: configs.MetaMbPA, objective: Objective, model: Any) -> Objective:
+def _wrap_loss(
+    settings: configs.MetaMbPA, experiment: Experiment | None, objective: Objective, model: Any
+) -> Objective:
     """Returns an objective whose loss is computed at parameters that are adapted to neighbours."""
     inner = {
         "steps": settings.inner_steps,
         "learning_rate": settings.inner_learning_rate,
         "order": 1 if settings.first_order else 2,
         "penalty": settings.adaptation_l2,
-        "select": make_path_filter(settings.adapted_parameters),
+        "select": make_path_filter(settings.adapted_parameters, experiment),
     }
     of_batch = _loss_of_batch if settings.share_neighborhood else _loss_of_rows
     return objective._replace(loss=functools.partial(of_batch, objective, model, inner))
@@ -172,7 +179,7 @@ def _adapt_to_random_rows(
     settings: configs.MetaMbPA, experiment: Experiment, store: Store
 ) -> Callable[[TrainState, Any, Any], dict[str, Any]]:
     """Makes the variables for all rows of a test set, adapted once to random rows of the memory."""
-    model, options = experiment.model, adaptation_options(settings)
+    model, options = experiment.model, adaptation_options(settings, experiment)
     draw = lambda episodes, key: store.take(episodes, store.draw(episodes, key[None], settings.num_neighbors)[0])
     draw_rows = draw if store.outside else jax.jit(draw)
 
@@ -189,10 +196,10 @@ def _adapt_to_random_rows(
     return adapt_variables
 
 
-def _adapt_rows(settings: configs.MetaMbPA, model: Any, store: Store) -> PerRowAdaptation:
+def _adapt_rows(settings: configs.MetaMbPA, experiment: Experiment, store: Store) -> PerRowAdaptation:
     """Makes the adaptation of each row to its own neighbours, or of all rows of a batch to neighbours they share."""
+    model, options = experiment.model, adaptation_options(settings, experiment)
     find = neighbors_of(model, store, settings.key_source, **neighbor_options(settings))
-    options = adaptation_options(settings)
     if settings.adaptation_scope == "per_example":
         return adapt_to_own_neighbors(model, store, find, settings.adaptation_batch_size, options)
 

@@ -399,7 +399,8 @@ def check_takes_tasks(config: Config, method: Method) -> None:
     kind, more = type(settings.method).__name__, "allowed for a run that takes another task: "
     anew = "; or a new run with all of the tasks"
     if method.needs.all_tasks:
-        raise ValueError(f"lifelong.method: given {kind}, {more}one whose memory is not divided by the tasks{anew}")
+        allowed = f"{more}one whose memory and adapters are not divided by the tasks{anew}"
+        raise ValueError(f"lifelong.method: given {kind}, {allowed}")
     if settings.task_boundaries != "known" or method.scope == "all":
         what = "lifelong.method" if method.scope == "all" else "lifelong.task_boundaries"
         value = kind if method.scope == "all" else repr(settings.task_boundaries)

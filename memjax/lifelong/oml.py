@@ -45,7 +45,12 @@ from memjax import config as configs
 from memjax.lifelong.adaptation import inner_steps
 from memjax.lifelong.basic_methods import make_memory_options
 from memjax.lifelong.components import SUPPORT, Component, EpisodeOptions, ReplayOptions, TestTimeAdaptation
-from memjax.lifelong.composition import chain_components, freeze_parameters
+from memjax.lifelong.composition import (
+    chain_components,
+    freeze_parameters,
+    make_of_experiment,
+    restrict_to_trained,
+)
 from memjax.lifelong.memory_backends import EPISODES, PURPOSES, Store, key_for
 from memjax.lifelong.method_interface import Method
 from memjax.models.gate import GATE, GATE_ENCODER
@@ -116,20 +121,28 @@ def _meta_learning_method(name: str, select: Select, adapt: Callable[..., Any], 
       adapt: Function that adapts parameters to a support, such as `adapt_by_loss` or `adapt_head`.
       settings: Settings of the method.
     """
-    wrap = functools.partial(_wrap_loss_of_query, select, adapt, settings)
     replay = (
         ReplayOptions(settings.replay_batch_size, every=settings.replay_interval) if settings.replay_interval else None
     )
-    adaptation = TestTimeAdaptation(functools.partial(_adapt_to_random_rows, select, adapt, settings))
-    return chain_components(
-        Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
-        memory=make_memory_options(settings.memory),
-        replay=replay,
-        test_time_adaptation=adaptation if settings.adapts_at_test and settings.inner_steps else None,
-        episode=EpisodeOptions(
-            settings.inner_steps, reduction=settings.replay_loss_reduction, keeps_last=settings.last_episode == "kept"
-        ),
-    )
+    adapts = settings.adapts_at_test and settings.inner_steps
+
+    def of_experiment(experiment: Experiment | None) -> Method:
+        selected = restrict_to_trained(select, experiment)
+        wrap = functools.partial(_wrap_loss_of_query, selected, adapt, settings)
+        adaptation = TestTimeAdaptation(functools.partial(_adapt_to_random_rows, selected, adapt, settings))
+        return chain_components(
+            Component(name, wrap_stream_loss=wrap, wrap_replay_loss=wrap),
+            memory=make_memory_options(settings.memory),
+            replay=replay,
+            test_time_adaptation=adaptation if adapts else None,
+            episode=EpisodeOptions(
+                settings.inner_steps,
+                reduction=settings.replay_loss_reduction,
+                keeps_last=settings.last_episode == "kept",
+            ),
+        )
+
+    return make_of_experiment(of_experiment)
 
 
 def _wrap_loss_of_query(

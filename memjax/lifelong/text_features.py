@@ -27,7 +27,7 @@ from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.durable_files import DamagedError, read_json, write_json
 from memjax.models.compiled_programs import jit_by_model
 from memjax.models.feature_taps import add_features, regroup_layers
-from memjax.models.text_encoder import TextEncoder, mean_pooling
+from memjax.models.text_encoder import mean_pooling
 from memjax.training.experiment import make_experiment
 from memjax.training.loaded_runs import check_start, load_arrays
 from memjax.training.runs import check_tokenizer, config_after_growth, load_config, open_tokenizer
@@ -46,7 +46,7 @@ class FrozenEncoder(NamedTuple):
     """A text encoder that is not trained: the model with its variables and its tokenizer.
 
     Attributes:
-      model: The Linen model, a `memjax.models.text_encoder.TextEncoder`.
+      model: The Linen model, a `TextEncoder` or a `CausalTextEncoder` without a head.
       variables: Variables of the model.
       tokenizer: Tokenizer that the model was trained with.
     """
@@ -61,15 +61,14 @@ def open_encoder(run: str | Path) -> FrozenEncoder:
     weights such as those of MiniLM.
 
     Raises:
-      ValueError: there is no run, or its model is not a text encoder.
+      ValueError: there is no run, or its model is neither a text encoder nor a decoder that can be one.
     """
     _, arrays, extra = load_arrays(run)
     config, tokenizer = load_config(run), open_tokenizer(run, extra.get("tokenizer"))
-    experiment = make_experiment(config_after_growth(config, extra.get("lineage", ())), tokenizer=tokenizer)
-    if not isinstance(experiment.model, TextEncoder):
-        raise ValueError(f"run: given {run} of a {type(experiment.model).__name__}, allowed: a run of a text encoder")
+    config = config_after_growth(config, extra.get("lineage", ()))
+    experiment = make_experiment(dataclasses.replace(config, model=config.model.without_memory()), tokenizer=tokenizer)
     check_tokenizer(experiment.fingerprint, extra.get("tokenizer"), run)
-    model = experiment.model.clone(head=None, pooler=False, vocabulary=experiment.model.vocabulary.clone(bias=False))
+    model = experiment.model.as_encoder()
     of_tasks = tuple(COLLECTIONS["params"] + name for name in model.task_parameters)  # A run may lack them.
     arrays = {name: jnp.asarray(leaf) for name, leaf in arrays.items() if not name.startswith(of_tasks)}
     return FrozenEncoder(model, join_arrays(arrays, model.layer_groups()), experiment.tokenizer)
@@ -324,12 +323,12 @@ def _tokenize(tokenizer: Any, texts: Sequence[Text], length: int) -> list[tuple[
 
 @jit_by_model(static_argnames=("feature", "pooling"))
 def _encode(
-    reader: TextEncoder, variables: Any, tokens: Any, types: Any, mask: Any, feature: str, pooling: str | None
+    reader: Any, variables: Any, tokens: Any, types: Any, mask: Any, feature: str, pooling: str | None
 ) -> jax.Array:
     """Encodes a batch as pooled vectors, or as the states of its tokens if `pooling` is None. Compiled once a width."""
     encoded: Any = reader.apply(variables, tokens, token_types=types, mask=mask, method="hidden_states")
     # Outputs of layers begin with the tokens of a memory.
-    skipped = 0 if feature == "output" else reader.memory_tokens
+    skipped = 0 if feature == "output" else reader.num_memory_tokens
     if pooling is None:
         return encoded[1].arrays[feature][:, skipped:]
     return _pool(encoded[1].arrays[feature][:, skipped:], mask, pooling)

@@ -263,7 +263,8 @@ def _apply_gradients(
     hooked = [component for component in parts.components if component.after_update is not None]
 
     def after_update(method: Any, before: Any, after: Any, gradients: Any) -> Any:
-        update = lambda component: component.after_update(method[component.name], before, after, gradients)
+        arrays = [parts.functions.select_trained(tree) for tree in (before, after, gradients)]
+        update = lambda component: component.after_update(method[component.name], *arrays)
         return {**method, **{component.name: update(component) for component in hooked}}
 
     return apply_gradients(

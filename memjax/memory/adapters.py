@@ -24,6 +24,8 @@ from memjax.typing import Leaf, tree_dataclass
 
 ADAPTER = "adapter"
 """Beginning of the name of an adapter's parameters in those of its part, such as `adapter_query`."""
+EARLIER = "earlier_"
+"""Beginning of the names of the arrays that hold the adapters of earlier tasks, `earlier_a` and `earlier_b`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +37,14 @@ class Adapters:
       rank: Inner size of A and B.
       scale: Factor of their product.
       dropout: Dropout rate of the input of A.
+      earlier: Number of further adapters of each matrix, those of earlier tasks, whose products are added, too.
     """
 
     names: tuple[str, ...]
     rank: int
     scale: float
     dropout: float = 0.0
+    earlier: int = 0
 
 
 class AdaptableMatrix(NamedTuple):
@@ -63,25 +67,42 @@ class AdaptableMatrix(NamedTuple):
 class Adapter(nn.Module):
     """The parameters of one adapter: `a`, `[*inputs, rank]`, and `b`, `[rank, *outputs]`, which is zero at first.
 
-    `a` is drawn as PEFT does: uniform between -1 and 1 over the root of the number of inputs.
+    With adapters of earlier tasks there are also `earlier_a`, `[*inputs, earlier * rank]`, and `earlier_b`,
+    `[earlier * rank, *outputs]`, which are zero at first.
 
     Attributes:
       inputs: Sizes and logical names of the input axes.
       outputs: Sizes and logical names of the output axes.
       rank: Inner size.
+      earlier: Number of adapters of earlier tasks.
     """
 
     inputs: tuple[tuple[int, str | None], ...]
     outputs: tuple[tuple[int, str | None], ...]
     rank: int
+    earlier: int = 0
 
     @nn.compact
     def __call__(self) -> tuple[Array, Array]:
-        """Returns the arrays `a` and `b`."""
+        """Returns the arrays `a` and `b`, those of earlier tasks in front."""
         (inputs, names), (outputs, others) = (tuple(zip(*axes, strict=True)) for axes in (self.inputs, self.outputs))
-        uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=tuple(range(len(inputs))))
-        a = self.param("a", named(uniform, *names, None), (*inputs, self.rank))
-        return a, self.param("b", named(nn.initializers.zeros, None, *others), (self.rank, *outputs))
+        zeros = nn.initializers.zeros
+        a = self.param("a", named(initialize_a, *names, None), (*inputs, self.rank))
+        b = self.param("b", named(zeros, None, *others), (self.rank, *outputs))
+        if not self.earlier:
+            return a, b
+        size = self.earlier * self.rank
+        earlier_a = self.param(f"{EARLIER}a", named(zeros, *names, None), (*inputs, size))
+        earlier_b = self.param(f"{EARLIER}b", named(zeros, None, *others), (size, *outputs))
+        return jnp.concatenate([earlier_a, a], axis=-1), jnp.concatenate([earlier_b, b], axis=0)
+
+
+def initialize_a(key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Draws the array A of an adapter, `[*inputs, rank]`, as PEFT does: uniform between -1 and 1 over the root of the
+    number of inputs.
+    """
+    in_axis = tuple(range(len(shape) - 1))
+    return nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform", in_axis=in_axis)(key, shape, dtype)
 
 
 @tree_dataclass

@@ -180,7 +180,8 @@ class Residual(CheckedModule, kw_only=True):
             for matrix in self.adaptable_matrices():
                 for name in matrix.names:
                     if name in self.adapters.names:
-                        module = Adapter(matrix.inputs, matrix.outputs, self.adapters.rank)
+                        sizes = self.adapters.rank, self.adapters.earlier
+                        module = Adapter(matrix.inputs, matrix.outputs, *sizes)
                         setattr(self, f"{ADAPTER}_{name}", module)
 
     @nn.nowrap

@@ -3,6 +3,7 @@
 See `memjax.memory.adapters` for the adapters of one part of a layer.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,8 @@ import jax
 import numpy as np
 
 from memjax import config as settings
-from memjax.memory.adapters import ADAPTER, AdaptableMatrix, Adapters, merge_low_rank
+from memjax.memory.adapters import ADAPTER, EARLIER, AdaptableMatrix, Adapters, merge_low_rank
+from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.models.interface import Model
 from memjax.models.transformer import Layer
 
@@ -21,8 +23,10 @@ __all__ = [
     "add_adapters",
     "count_trained",
     "is_adapter",
+    "is_earlier_adapter",
     "is_part",
     "is_trained_with_adapters",
+    "join_earlier_adapters",
     "layer_matrices",
     "merge_adapters",
 ]
@@ -67,12 +71,14 @@ class LayerMatrix(NamedTuple):
         return tuple(size for size, _ in self.parameter.outputs)
 
 
-def add_adapters(model: Model, lora: settings.LoRA) -> Model:
+def add_adapters(model: Model, lora: settings.LoRA, *, earlier: int = 0) -> Model:
     """Returns a model with the adapters that the settings `lora` describe, or the model itself for the rank 0.
+    `earlier` is the number of further adapters of each matrix, those of earlier tasks.
 
     Args:
       model: Language model or text encoder, unbound.
       lora: Settings of the adapters.
+      earlier: Number of further adapters of each matrix, whose products are added, too.
 
     Raises:
       ValueError: The model has no layers whose matrices can have adapters, or a target names none of them.
@@ -85,8 +91,10 @@ def add_adapters(model: Model, lora: settings.LoRA) -> Model:
     stack: Any = model.stack
     number, paths = len(stack.layers), dict[str, bool]()
     chosen = ({layer % number for layer in lora.layers} or set(range(number))) - set(range(stack.first))
+    plain = Adapters((), lora.rank, lora.scale, lora.dropout, earlier)
     layers = tuple(
-        _adapt_layer(layer, f"stack/layer_{i:02d}", i in chosen, lora, paths) for i, layer in enumerate(stack.layers)
+        _adapt_layer(layer, f"stack/layer_{i:02d}", i in chosen, lora.targets, plain, paths)
+        for i, layer in enumerate(stack.layers)
     )
     for target in lora.targets:
         if target != settings.ALL_LINEAR and not any(target in path for path in paths):
@@ -99,21 +107,23 @@ def add_adapters(model: Model, lora: settings.LoRA) -> Model:
     return model.clone(stack=stack.clone(layers=layers))
 
 
-def _adapt_layer(layer: Layer, path: str, is_chosen: bool, lora: settings.LoRA, paths: dict[str, bool]) -> Layer:
+def _adapt_layer(
+    layer: Layer, path: str, is_chosen: bool, targets: tuple[str, ...], adapters: Adapters, paths: dict[str, bool]
+) -> Layer:
     """Returns a layer with adapters. Adds to `paths` the path of each matrix that can have one, and whether it has."""
     parts: dict[str, Any] = {name: getattr(layer, name) for name in PARTS}
     for name, part in parts.items():
         matrices = getattr(part, "adaptable_matrices", tuple)()
-        if not matrices and name == "attention" and is_chosen and settings.ALL_LINEAR in lora.targets:
+        if not matrices and name == "attention" and is_chosen and settings.ALL_LINEAR in targets:
             kind = type(part).__name__
             allowed = "targets in feed_forward/, or an attention whose matrices can have adapters"
             raise ValueError(f"training.lora.targets: given '{settings.ALL_LINEAR}' with {kind}, allowed: {allowed}")
         here = {f"{path}/{name}/{matrix}": matrix for parameter in matrices for matrix in parameter.names}
-        has_adapter = {where: is_chosen and _is_target(where, lora.targets) for where in here}
+        has_adapter = {where: is_chosen and _is_target(where, targets) for where in here}
         paths |= has_adapter
         names = tuple(here[where] for where in here if has_adapter[where])
         if names:
-            parts[name] = part.clone(adapters=Adapters(names, lora.rank, lora.scale, lora.dropout))
+            parts[name] = part.clone(adapters=dataclasses.replace(adapters, names=names))
     return layer.clone(**parts)
 
 
@@ -124,6 +134,11 @@ def _is_target(path: str, targets: tuple[str, ...]) -> bool:
 def is_adapter(path: str) -> bool:
     """Whether an array belongs to an adapter, by its path in a layer or in a group of layers."""
     return f"/{ADAPTER}_" in path
+
+
+def is_earlier_adapter(path: str) -> bool:
+    """Whether an array holds the adapters of earlier tasks, which are not trained any more, by its path in a layer."""
+    return is_adapter(path) and path.rpartition("/")[2].startswith(EARLIER)
 
 
 def is_part(name: str, path: str) -> bool:
@@ -137,14 +152,17 @@ def is_part(name: str, path: str) -> bool:
 
 
 def is_trained_with_adapters(path: str, lora: settings.LoRA) -> bool:
-    """Whether a parameter is trained in a run with adapters: those of the adapters, those of the head of a task, and
-    those that the settings `lora` name as fully trained. `path` has `/` between its parts.
+    """Whether a parameter is trained in a run with adapters: those of the adapters, those of the head of a task and of
+    the gate on its input, and those that the settings `lora` name as fully trained. `path` has `/` between its parts.
 
     Example:
       >>> is_trained_with_adapters("stack/layers_0/attention/adapter_query/a", settings.LoRA(rank=4))
       True
     """
-    return is_adapter(path) or path.startswith(HEAD) or any(is_part(name, path) for name in lora.fully_trained)
+    if is_earlier_adapter(path):
+        return False
+    is_of_task = path.startswith((HEAD, GATE)) and not path.startswith(GATE_ENCODER)
+    return is_adapter(path) or is_of_task or any(is_part(name, path) for name in lora.fully_trained)
 
 
 def layer_matrices(layers: Sequence[Layer]) -> Iterator[LayerMatrix]:
@@ -189,9 +207,27 @@ def merge_adapters(arrays: Mapping[str, Any], model: Model, prefix: str = "param
       prefix: Beginning of the names of parameters.
     """
     merged = {name: array for name, array in arrays.items() if not is_adapter(name)}
+    joined = join_earlier_adapters({name: np.asarray(array) for name, array in arrays.items() if is_adapter(name)})
     for matrix, adapters in adapted_matrices(model):
         path, names = f"{prefix}{matrix.part}/{matrix.parameter.path}", matrix.parameter.names
-        a, b = (np.asarray(arrays[f"{prefix}{matrix.adapter}/{factor}"]) for factor in "ab")
+        a, b = (joined[f"{prefix}{matrix.adapter}/{factor}"] for factor in "ab")
         place = names.index(matrix.name)
         merged[path] = merge_low_rank(np.asarray(merged[path]), place, len(names), a, b, adapters.scale)
     return merged
+
+
+def join_earlier_adapters(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arrays of adapters by name, with those of earlier tasks in `a` and `b`: one adapter for each matrix,
+    whose rank is the sum of theirs.
+
+    Args:
+      arrays: Arrays `a` and `b`, and `earlier_a` and `earlier_b` where there are some, by their names in single layers.
+    """
+    axes = {"a": -1, "b": 0}
+    joined: dict[str, Any] = {}
+    for name, array in arrays.items():
+        stem, _, factor = name.rpartition("/")
+        if not is_earlier_adapter(name):
+            before = arrays.get(f"{stem}/{EARLIER}{factor}")
+            joined[name] = array if before is None else np.concatenate([before, array], axis=axes[factor])
+    return joined

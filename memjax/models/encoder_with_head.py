@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
-from memjax.models.heads import ALLOWED, ChoiceScorer, EncodedText, VocabularyScorer
+from memjax.models.heads import ALLOWED, STATES, ChoiceScorer, EncodedText, VocabularyScorer
 from memjax.models.interface import Model
 from memjax.typing import Aux, EmptyState, Mask, Rows
 
-__all__ = ["EncoderWithHead"]
+__all__ = ["EncoderWithHead", "LayeredEncoder"]
 
 
 class EncoderWithHead(Model):
@@ -117,3 +119,56 @@ class EncoderWithHead(Model):
         `[batch, 1, classes]`.
         """
         return self.head(encoded, deterministic)
+
+
+class LayeredEncoder(EncoderWithHead):
+    """The base class of encoders of tokens that are a stack of layers over embeddings. A stack that starts above layer
+    0 has no embeddings, and texts come with the input states of its first layer.
+
+    A subclass has the fields `stack`, `vocabulary` and `head`. It states as a class attribute:
+
+    * `embedding_parameters`: path prefixes of the parameters below the first layer.
+    """
+
+    has_stack = True
+    embedding_parameters = ()
+
+    @nn.nowrap
+    def example_extras(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shape and dtype of the input states of the first layer, by name, if the encoder needs them."""
+        states = jax.ShapeDtypeStruct((batch_size, length, self.vocabulary.dim), jnp.float32)
+        return {STATES: states} if self.stack.first else {}
+
+    @nn.nowrap
+    def padding(self) -> int:
+        """Returns the number of parameters that only pad the vocabulary. 0 for an encoder without embeddings."""
+        return 0 if self.stack.first else super().padding()
+
+    @nn.nowrap
+    def replaced_parameters(self) -> tuple[str, ...]:
+        """Returns path prefixes of parameters that an ordinary encoder has and this one lacks: those that memories have
+        replaced, and all below the first layer that runs.
+        """
+        below = tuple(f"stack/layer_{index:02d}/" for index in range(self.stack.first))
+        return (*super().replaced_parameters(), *(self.embedding_parameters if below else ()), *below)
+
+    @nn.nowrap
+    def parameters_below(self, layers: int) -> tuple[str, ...]:
+        """Returns path prefixes of all parameters below the last `layers` layers, with the embeddings. The layers must
+        not be in scanned groups.
+        """
+        numbers = range(len(self.stack.layers) - layers)
+        return (*self.embedding_parameters, *(f"stack/layers_{number}/" for number in numbers))
+
+    def input_states(self, tokens: Array, states: Any) -> Array:
+        """Returns the states that the first layer reads where it is not layer 0, zeros to initialize the parameters.
+
+        Raises:
+          ValueError: There are none.
+        """
+        if states is None and not self.is_initializing():
+            raise ValueError(
+                "model.first_trained_layer: given texts alone, allowed: texts whose states are in "
+                "data.encoder_states_dir"
+            )
+        return jnp.zeros((*tokens.shape, self.vocabulary.dim)) if states is None else states

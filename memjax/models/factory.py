@@ -354,7 +354,8 @@ def make_model(
     number = config.num_columns
     options: dict[str, Any] = {"vocab_multiple": vocab_multiple}
     if number == 1:
-        return add_adapters(make_column(config, vocab_size, head, **options), config.training.lora)
+        model, lora = make_column(config, vocab_size, head, **options), config.training.lora
+        return add_adapters(model, lora, earlier=config.num_earlier_adapters)
     model = config.model
     layers = len(model.widths) if model.reads in ("vectors", "bags") else model.num_layers
     options["features"] = tuple(f"layer_{index:02d}/output" for index in range(layers))
@@ -409,6 +410,9 @@ def make_column(
         case settings.BiLSTM() as model:
             options = {"vocabulary": EmptyVocabulary(vocab_size), "dtype": jnp.dtype(model.compute_dtype)}
             return build_from_settings(BiLSTM, model, head=head, **options)
+        case model if head is not None and model.memory_facts.is_causal:
+            options = {"features": features, **length, **tables, **common}
+            return make_language_model(model.without_memory(), vocab_size, **options).as_encoder(head)
         case model if head is not None:
             return make_text_encoder(model, head, vocab_size, features=features, **tables, **common)
         case model:

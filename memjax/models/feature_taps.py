@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from memjax.memory.interface import OutputMemory
+from memjax.models.causal_encoder import CausalTextEncoder
 from memjax.models.language_model import LanguageModel
 from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import join_collection, split_collection
 
 __all__ = ["add_features", "add_mixtures", "regroup_layers"]
 
-Encoded = TypeVar("Encoded", LanguageModel, TextEncoder)
+Encoded = TypeVar("Encoded", LanguageModel, TextEncoder, CausalTextEncoder)
 
 
 def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:

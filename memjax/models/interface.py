@@ -156,6 +156,16 @@ class Model(CheckedModule):
         return self
 
     @nn.nowrap
+    def as_encoder(self) -> "Model":
+        """Returns the model without a head, as an encoder of whole texts that has `hidden_states`.
+
+        Raises:
+          ValueError: It is no encoder of texts.
+        """
+        allowed = "a run of a text encoder, or of a language model with Rotary or GPT2"
+        raise ValueError(f"run: given one of a {type(self).__name__}, allowed: {allowed}")
+
+    @nn.nowrap
     def example(self, batch_size: int, length: int) -> Batch:
         """Returns a `Batch` of one segment with shapes and dtypes (`jax.ShapeDtypeStruct`) instead of arrays."""
         shape = lambda dtype, *sizes: jax.ShapeDtypeStruct((batch_size, *sizes), dtype)

@@ -15,7 +15,8 @@ from memjax.memory.interface import OutputMemory, StackState, broadcast_mask, co
 from memjax.memory.layer_parts import NormKind, make_norm
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
 from memjax.memory.next_token_candidates import NextTokenCandidates, Prediction
-from memjax.models.heads import VocabularyScorer
+from memjax.models.causal_encoder import CausalTextEncoder
+from memjax.models.heads import TaskHead, VocabularyScorer
 from memjax.models.interface import Model
 from memjax.models.transformer import LateralInputs, Stack
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows, tree_dataclass
@@ -125,6 +126,25 @@ class LanguageModel(Model):
                 raise ValueError("features: given with memory_tokens, allowed: none (they have rows of their own)")
             init = named(nn.initializers.normal(self.memory_stddev), None, "embed")
             self.memory_rows = self.param("memory_tokens", init, (self.memory_tokens, self.vocabulary.dim))
+
+    @nn.nowrap
+    def as_encoder(self, head: TaskHead | None = None) -> Model:
+        """Returns the layers and embeddings of the model as an encoder of whole texts, with a head on the last token
+        or with none. The parameters have the same names.
+        """
+        vocabulary: Any = self.vocabulary
+        return CausalTextEncoder(
+            self.stack,
+            vocabulary.clone(tied=True),
+            head,
+            final_norm=self.final_norm,
+            weighted_norms=self.weighted_norms,
+            norm_epsilon=self.norm_epsilon,
+            num_positions=self.num_positions,
+            dropout=self.dropout,
+            features=self.features,
+            dtype=self.dtype,
+        )
 
     @nn.nowrap
     def output_norm(self) -> str:

@@ -20,7 +20,7 @@ from memjax.memory.checks import refuse_padding_in_front
 from memjax.memory.interface import broadcast_mask
 from memjax.memory.layer_parts import make_norm, matrix_init
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
-from memjax.models.encoder_with_head import EncoderWithHead
+from memjax.models.encoder_with_head import LayeredEncoder
 from memjax.models.gate import GATE, Gate
 from memjax.models.heads import (
     ALLOWED,
@@ -32,6 +32,7 @@ from memjax.models.heads import (
     TaskHead,
     make_dense,
 )
+from memjax.models.interface import Model
 from memjax.models.transformer import LateralInputs, Stack
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Activations, Aux, Mask
@@ -43,7 +44,7 @@ EMBEDDINGS = ("vocabulary/", "position_embedding", "token_type_embedding", "laye
 """Path prefixes of the parameters below the first layer."""
 
 
-class TextEncoder(EncoderWithHead):
+class TextEncoder(LayeredEncoder):
     """A BERT text encoder: embeddings, post-norm layers that see the whole text, a pooler, and the head of a task.
 
     Differs from the paper or its code: no next-sentence head (the recipes here do without it, as most since); padding
@@ -88,7 +89,7 @@ class TextEncoder(EncoderWithHead):
     features: tuple[str, ...] = ()
     dtype: Any = jnp.float32
 
-    has_stack = True
+    embedding_parameters = EMBEDDINGS
     task_parameters = ("head/", "pooler/", "vocabulary/bias", "vocabulary/output", GATE)
     """Path prefixes of parameters of one task. An encoder that continues with another task need not have or load
     them."""
@@ -130,30 +131,13 @@ class TextEncoder(EncoderWithHead):
         """Returns the shapes and dtypes of the extras for token types and for the input states of the first layer, as
         far as the encoder needs them.
         """
-        types_shape, states_shape = (batch_size, length), (batch_size, length, self.vocabulary.dim)
-        token_types = {TOKEN_TYPES: jax.ShapeDtypeStruct(types_shape, jnp.int32)} if self.num_token_types else {}
-        return token_types | ({STATES: jax.ShapeDtypeStruct(states_shape, jnp.float32)} if self.stack.first else {})
+        types = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
+        return ({TOKEN_TYPES: types} if self.num_token_types else {}) | super().example_extras(batch_size, length)
 
     @nn.nowrap
-    def padding(self) -> int:
-        """Returns the number of parameters that only pad the vocabulary. 0 for an encoder without embeddings."""
-        return 0 if self.stack.first else super().padding()
-
-    @nn.nowrap
-    def replaced_parameters(self) -> tuple[str, ...]:
-        """Returns path prefixes of parameters that an ordinary encoder has and this one lacks: those that memories have
-        replaced, and all below the first layer that runs.
-        """
-        below = tuple(f"stack/layer_{index:02d}/" for index in range(self.stack.first))
-        return (*super().replaced_parameters(), *(EMBEDDINGS if below else ()), *below)
-
-    @nn.nowrap
-    def parameters_below(self, layers: int) -> tuple[str, ...]:
-        """Returns path prefixes of all parameters below the last `layers` layers, with the embeddings. The layers must
-        not be in scanned groups.
-        """
-        numbers = range(len(self.stack.layers) - layers)
-        return (*EMBEDDINGS, *(f"stack/layers_{number}/" for number in numbers))
+    def as_encoder(self) -> Model:
+        """Returns the encoder without a head, and without what stands between the last hidden states and one."""
+        return self.clone(head=None, pooler=False, vocabulary=self.vocabulary.clone(bias=False))
 
     def encode(
         self,
@@ -208,13 +192,7 @@ class TextEncoder(EncoderWithHead):
         """
         batch, length = tokens.shape
         if self.stack.first:
-            if states is None and not self.is_initializing():
-                raise ValueError(
-                    "model.first_trained_layer: given texts alone, allowed: texts whose states are in "
-                    "data.encoder_states_dir"
-                )
-            states = jnp.zeros((batch, length, self.vocabulary.dim)) if states is None else states
-            x = states.astype(self.dtype)
+            x = self.input_states(tokens, states).astype(self.dtype)
         else:
             x = self._embed(tokens, token_types, deterministic)
         text_mask, texts = mask, broadcast_mask(mask, batch, length).any(axis=1)

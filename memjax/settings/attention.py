@@ -84,6 +84,7 @@ class GPT2(Attention):
     norm_kind = "layer"
     init_stddev = 0.02
     hf_model_type = "gpt2"
+    encodes_texts = True
     kl_over_layers = "mean"
     memory_parameter_names = ("compression_kernel",)
 
@@ -134,6 +135,7 @@ class Bidirectional(Attention):
     is_causal = False
     takes_memory_tokens = True
     can_grow = True
+    encodes_texts = True
 
     @property
     def hf_model_type(self) -> str:

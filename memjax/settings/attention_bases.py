@@ -31,6 +31,8 @@ class Carrier(Settings):
       hf_model_type: `model_type` in transformers of the model without its memory. '' where transformers has none.
       gate_dim: Width of the hidden layer of a gate on the input of the model's head. 0 for no gate.
       can_grow: Whether such a model can become wider and deeper without changing what it computes.
+      encodes_texts: Whether its layers can also read whole texts for the head of a task, from the last token where it
+        is causal.
     """
 
     # Facts have no annotation: with one they would be fields, options and keys of config.json.
@@ -45,6 +47,7 @@ class Carrier(Settings):
     hf_model_type = ""
     gate_dim = 0
     can_grow = False
+    encodes_texts = False
 
     def attention_span(self, segment_length: int) -> int:
         """Returns the number of tokens that a layer sees with segments of `segment_length` tokens: the segment, the

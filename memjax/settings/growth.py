@@ -114,6 +114,8 @@ class ELLE(Method):
         if not self.dim_per_task and not self.num_layers_per_task:
             return
         self._check_model(field, config.model)
+        rank, kind = config.training.lora.rank, type(self).__name__
+        require(not rank, "training.lora.rank", rank, f"0 with {kind}, whose model grows")
         if config.lifelong is not None:
             self._check_sizes(field, config.model, config.lifelong)
 
@@ -185,6 +187,8 @@ class ProgressiveNetwork(Method):
 
     def check(self, field: str, config: Config) -> None:
         model, kind = config.model, type(config.model.memory_facts).__name__
+        rank = config.training.lora.rank
+        require(not rank, "training.lora.rank", rank, "0 with ProgressiveNetwork, whose model grows")
         most = len(config.lifelong.tasks) if config.lifelong else 1
         require(self.num_columns <= most, f"{field}num_columns", self.num_columns, f"up to {most}, one a task")
         task = type(config.task).__name__

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from memjax.settings.adapter_methods import OLoRA, TaskAdapters
 from memjax.settings.checks import Settings, require
 from memjax.settings.data import SourceKind
 from memjax.settings.generation import LAMOL
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Lifelong", "MethodKind", "TaskData"]
 
 BaselineKind = Sequential | SingleTask | Joint | Replay | AGEM | GEM | EWC | MAS | SI | LwF | LogitKD
-MethodKind = BaselineKind | MbPA | OML | ANML | MAML | MetaMbPA | EMAR | EMR | EAEMR | ELLE | ProgressiveNetwork | LAMOL
+GrowingKind = ELLE | ProgressiveNetwork | TaskAdapters | OLoRA
+MethodKind = BaselineKind | MbPA | OML | ANML | MAML | MetaMbPA | EMAR | EMR | EAEMR | GrowingKind | LAMOL
 
 
 @dataclass(slots=True, kw_only=True)

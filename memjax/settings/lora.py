@@ -55,7 +55,6 @@ class LoRA(Settings):
         require(bool(self.targets), f"{field}targets", self.targets, "one part of a path or more")
         require(self.dropout < 1, f"{field}dropout", self.dropout, "0 or more and below 1")
         require_layers(f"{field}layers", self.layers, model.num_layers)
-        require(config.num_columns == 1, f"{field}rank", self.rank, "0 with a model of several columns")
         training = config.training
         others = {
             "frozen_parameters": (training.frozen_parameters, ()),

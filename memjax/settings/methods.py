@@ -41,6 +41,7 @@ class Method(Settings):
     batches_per_update = 1  # of the stream, that an update reads
     joins = False  # the examples of all tasks are read in one stage
     num_columns = 1  # of the model
+    keeps_adapters = False  # those of earlier tasks stay in the model beside the ones that are trained
     adapts = False  # every row is scored with parameters that have been adapted to it
 
     def make(self) -> Any:

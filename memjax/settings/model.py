@@ -62,6 +62,7 @@ class ModelBase(Settings):
       embedding_scale: Factor of input embeddings instead of that. None for no other factor.
       logit_divisor: Divisor of the scores of the vocabulary.
       logit_cap: Limit of the scores of the vocabulary. 0 for none.
+      first_trained_layer: Number of lowest layers that a text encoder leaves out. 0 for the whole model.
       head: Learning of classes: 'softmax' = by gradients, 'bayes' = by sums of counts.
     """
 
@@ -74,6 +75,7 @@ class ModelBase(Settings):
     embedding_scale = None
     logit_divisor = 1.0
     logit_cap = 0.0
+    first_trained_layer = 0
 
     @property
     def memory_facts(self) -> Carrier:
@@ -89,6 +91,12 @@ class ModelBase(Settings):
     def attention_kind(self) -> str:
         """Name of the class of settings that describes the memory, such as 'TransformerXL'."""
         return type(self.memory_facts).__name__
+
+    def without_memory(self) -> ModelBase:
+        """Returns these settings with a memory of length 0 where its length can change, for texts that are read
+        whole.
+        """
+        return self
 
     def warnings(self, field: str, config: Config) -> list[str]:
         segments = config.training.segments_per_update
@@ -182,6 +190,9 @@ class ModelSettings(TransformerBase):
     def with_memory(self, length: int) -> ModelSettings:
         return replace(self, attention=self.attention.with_memory(length))
 
+    def without_memory(self) -> ModelSettings:
+        return self.with_memory(0) if self.attention.memory_length else self
+
     def check(self, field: str, config: Config) -> None:
         if not self.head_dim and self.attention.has_heads:
             _check_heads(self.num_heads, self.dim)
@@ -194,6 +205,9 @@ class ModelSettings(TransformerBase):
             self.num_speaker_markers,
             "0 but in a decoder-only language model",
         )
+        encodes = config.task.needs_text_encoder and self.attention.is_causal
+        fits = self.positions == "none" or not encodes
+        require(fits, "model.positions", self.positions, "'none' in a task of a text encoder")
         first, task = self.first_trained_layer, config.task
         require(
             first < self.num_layers, "model.first_trained_layer", first, f"up to {self.num_layers - 1}, the last layer"

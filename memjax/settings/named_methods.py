@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from memjax.settings.adapter_methods import OLoRA, TaskAdapters
 from memjax.settings.checks import require
 from memjax.settings.generation import LAMOL
 from memjax.settings.growth import ELLE, ProgressiveNetwork
@@ -89,6 +90,16 @@ def _separate_layers(config: Config) -> Config:
     """Returns the config with a model whose layers are not scanned, so that every one of a column stands alone."""
     scans = hasattr(config.model, "scan_layers")
     return replace(config, model=replace(config.model, scan_layers=False)) if scans else config
+
+
+def _add_adapters(config: Config) -> Config:
+    """Returns the config with adapters of rank 8 in all layers where it has none, and a learning rate that does not
+    decay, since it starts again with every task.
+    """
+    training = config.training
+    lora = training.lora if training.lora.rank else replace(training.lora, rank=8)
+    schedule = replace(training.schedule, decay="constant")
+    return replace(config, training=replace(training, lora=lora, schedule=schedule))
 
 
 def _slow_down(config: Config) -> Config:
@@ -231,6 +242,20 @@ _ENTRIES = {
         ProgressiveNetwork,
         {},
         prepare=_separate_layers,
+    ),
+    "task_adapters": NamedMethod(
+        "one adapter a task: adapters (LoRA) and a head for every task, which must be known",
+        TaskAdapters,
+        {},
+        prepare=_add_adapters,
+        base=("lifelong_text", "small"),
+    ),
+    "o_lora": NamedMethod(
+        "O-LoRA: new adapters (LoRA) for every task, orthogonal to those of earlier tasks",
+        OLoRA,
+        {},
+        prepare=_add_adapters,
+        base=("lifelong_text", "small"),
     ),
     "lamol": NamedMethod(
         "LAMOL: a language model learns tasks as text, and replays texts that it writes",

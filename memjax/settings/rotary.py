@@ -162,6 +162,7 @@ class Rotary(Attention):
     """program that computes attention: 'plain' = matrix products, with all scores in memory at once"""
 
     init_stddev = 0.02
+    encodes_texts = True
     hidden_dropout = False
     embedding_dropout = False
 

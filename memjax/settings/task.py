@@ -186,20 +186,25 @@ class TextEncoderTask(Task):
     """Common settings of the tasks that a text encoder learns.
 
     Attributes:
-      tokenizers: Classes of tokenizers that the task allows.
+      tokenizers: Classes of tokenizers that the task allows with attention that sees the whole text.
+      reads_last_token: Whether the layers of a decoder can learn the task, from the last token of a text.
     """
 
     needs_text_encoder = True
     tokenizers: ClassVar[tuple[type[Tokenizer], ...]] = (WordPiece,)
+    reads_last_token = False
 
     def check(self, field: str, config: Config) -> None:
         Task.check(self, field, config)
         kind, model, data = type(self).__name__, config.model, config.data
-        require(not model.memory_facts.is_causal, "model.attention", model.attention_kind, f"Bidirectional ({kind})")
+        facts = model.memory_facts
+        fits = not facts.is_causal or (self.reads_last_token and facts.encodes_texts)
+        allowed = "Bidirectional, Rotary or GPT2" if self.reads_last_token else "Bidirectional"
+        require(fits, "model.attention", model.attention_kind, f"{allowed} ({kind})")
         require(isinstance(model.output, Softmax), "model.output", type(model.output).__name__, "Softmax")
         tokenizer, source = type(data.tokenizer).__name__, type(data.source).__name__
-        allowed = " or ".join(kind.__name__ for kind in self.tokenizers)
-        require(isinstance(data.tokenizer, self.tokenizers), "data.tokenizer", tokenizer, allowed)
+        fits, allowed = isinstance(data.tokenizer, self.tokenizers), " or ".join(k.__name__ for k in self.tokenizers)
+        require(fits or facts.is_causal, "data.tokenizer", tokenizer, allowed)
         if self.content:
             self.check_content(data.source)
             require(data.protocol == "separate", "data.protocol", data.protocol, f"'separate' ({kind})")
@@ -262,6 +267,7 @@ class Classification(TextEncoderTask, Prompted):
     a softmax loss instead"""
 
     takes_states = True
+    reads_last_token = True
     tokenizers = (WordPiece, BytePairs)
     content = "labelled"
     file_source = LabelledFile
@@ -281,8 +287,9 @@ class Classification(TextEncoderTask, Prompted):
         require(not self.margin or self.similarity != "", f"{field}margin", self.margin, "0 without similarity")
         self.check_prompts(field, config)
         reads, states = config.model.reads, config.data.encoder_states_dir
-        allowed = "'none' or 'after_first', behind the token that the class is read from, of texts that are read whole"
-        fits = self.prompt == "none" or self.prompt == "after_first" and reads == "tokens" and not states
+        allowed = "'none' or 'after_first', behind the first token, where the class is read from it and no states are"
+        reads_whole = reads == "tokens" and not states and not config.model.memory_facts.is_causal
+        fits = self.prompt == "none" or self.prompt == "after_first" and reads_whole
         require(fits, f"{field}prompt", self.prompt, allowed)
         if config.model.reads != "vectors":
             TextEncoderTask.check(self, field, config)
@@ -329,6 +336,7 @@ class RelationExtraction(Classification):
     """maximum number of other relations that a training sentence is compared with; 0 = all of its candidates"""
 
     content = "relations"
+    reads_last_token = False
     tokenizers = (WordPiece,)
     numbers_relations = True
     file_source = None

@@ -58,9 +58,12 @@ class ClassificationTask(Task):
         of all tasks. `progress` is a function that is told what is being prepared.
         """
         data, first = self.config.data, self.config.model.first_trained_layer
+        # A decoder reads texts with the begin and end tokens of its own tokenizer.
+        facts = self.config.model.memory_facts
+        is_causal = facts.encodes_texts and facts.is_causal
 
         def make_texts(datasets: Sequence[LabelledText], tokenizer: Any) -> Examples:
-            texts = self.labelled(datasets, tokenizer.for_encoder())
+            texts = self.labelled(datasets, tokenizer if is_causal else tokenizer.for_encoder())
             return attach_encoder_states(texts, data.encoder_states_dir, first) if data.encoder_states_dir else texts
 
         datasets = make_examples(
@@ -72,7 +75,7 @@ class ClassificationTask(Task):
             progress=progress,
             vocabulary=self.vocabulary_data(),
         )
-        return datasets.for_encoder(self.settings.num_prompts)
+        return datasets if is_causal else datasets.for_encoder(self.settings.num_prompts)
 
     def vocabulary_data(self) -> list[configs.Data]:
         """Returns the data settings of all tasks of a stream, sorted by name, whose texts a new tokenizer is trained on

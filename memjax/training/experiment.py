@@ -53,6 +53,10 @@ class Experiment:
         measured per word. See `memjax.data.opening.Datasets`.
       adapt_rows: Test-time adaptation of the parameters to each row in evaluations. None evaluates all rows with the
         same parameters.
+      variables_of_task: Function `variables_of_task(variables, number)` from the variables of an evaluation to those of
+        the model that answer the task with this number, or the newest one for None. None if the same variables answer
+        all tasks.
+      task_number: Number of the task, in the order of the stream, that the documents belong to. None for no task.
       run_data: Record of the run's data. Every split that is opened is compared with it.
     """
 
@@ -63,6 +67,8 @@ class Experiment:
     tokenizer: Any = None
     words_in_split: Callable[[str], int] | None = None
     adapt_rows: PerRowAdaptation | None = None
+    variables_of_task: Callable[[Mapping[str, Any], int | None], Mapping[str, Any]] | None = None
+    task_number: int | None = None
     run_data: RunData = dataclasses.field(default_factory=RunData)
 
     @property
@@ -193,10 +199,17 @@ class Experiment:
         documents = functools.cache(
             lambda split: self.run_data.open(config, name, split, datasets.documents, **options)
         )
-        model = self.model.of_task([task.name for task in settings.ordered_tasks].index(name))
-        return dataclasses.replace(
-            self, config=config, model=model, documents=documents, words_in_split=datasets.words_in_split
-        )
+        fields = {"documents": documents, "words_in_split": datasets.words_in_split, "task_number": places[name]}
+        return dataclasses.replace(self, config=config, model=self.model.of_task(places[name]), **fields)
+
+    @property
+    def needs_task_id(self) -> bool:
+        """Whether the answers depend on the task of a stream that an evaluation or a question belongs to."""
+        return self.model.needs_task_id or self.variables_of_task is not None
+
+    def choose_variables(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns the variables of an evaluation that answer the task of this experiment."""
+        return self.variables_of_task(variables, self.task_number) if self.variables_of_task else variables
 
     def fill_in_task(self, evaluation: configs.Evaluation) -> configs.Evaluation:
         """Returns the settings of an evaluation with the name of its task filled in, if the model needs the task and
@@ -205,7 +218,7 @@ class Experiment:
         Raises:
           ValueError: The evaluation names no task, and its data does not belong to exactly one.
         """
-        if not self.model.needs_task_id or evaluation.task:
+        if not self.needs_task_id or evaluation.task or self.task_number is not None:
             return evaluation
         return dataclasses.replace(evaluation, task=task_of_evaluation(self.config, evaluation))
 
@@ -248,15 +261,15 @@ class Experiment:
             other = self.of_task(evaluation.task, evaluation.prompt_of_task)
             without_task = dataclasses.replace(evaluation, task="", prompt_of_task="")
             return other.evaluator(without_task, model=model, documents=documents, **options)
-        convert_variables = lambda variables: variables
+        convert_variables = self.choose_variables
         if model is None:
             model = make_evaluation_model(self, evaluation)
             if evaluation.memory_length is not None:
                 what = f"evaluation.memory_length: given {evaluation.memory_length}, the trained variables do not fit"
                 length = self.config.data.segment_length
-                convert_variables = fitting(
-                    self.model, model, length, added=self.config.model.memory_facts.memory_parameter_names, what=what
-                )
+                added = self.config.model.memory_facts.memory_parameter_names
+                fit = fitting(self.model, model, length, added=added, what=what)
+                convert_variables = lambda variables: fit(self.choose_variables(variables))
         change_memory = make_memory_intervention(
             evaluation.memory_intervention, model, part=evaluation.intervention_path, rows=evaluation.batch_size
         )
@@ -306,7 +319,8 @@ class Experiment:
             options["adapt_rows"] = self.adapt_rows
         elif self.adapt_rows is not None:
             options["read"] = make_read(self.model, self.adapt_rows)
-        return self.task.predict(self.model, variables, queries, self.datasets, **options)
+        chosen = self.choose_variables(variables)
+        return self.task.predict(self.model, chosen, queries, self.datasets, **options)
 
     def evaluate(
         self, variables: Mapping[str, Any], evaluation: configs.Evaluation | None = None, **options: Any

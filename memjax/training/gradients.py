@@ -11,10 +11,10 @@ from jaxtyping import Array
 
 from memjax.memory.interface import save_state, state_axes
 from memjax.training.objective import Objective
-from memjax.training.optimizers import map_paths
 from memjax.training.segment_loop import Rematerialize, add_segments, loss_over_segments, segment_keys
 from memjax.training.tables import make_gradient_sinks
 from memjax.training.train_state import TrainState, count_tokens, loss_variables, named_losses, take_first
+from memjax.training.trained_parameters import fill_in, select_trained
 from memjax.typing import Aux, Batch, SegmentLoss, WeightedSum, tree_dataclass
 
 __all__ = ["Gradients", "compute_gradients"]
@@ -120,13 +120,13 @@ def compute_gradients(
     memories = _split_rows(memory, accumulate, state_axes(memory))
     batches = _split_rows(batch, accumulate, jax.tree.map(lambda leaf: 1, batch))
     sinks = _make_sinks(objective.loss, state, memories, batches, keys[without:])
-    trained = (_leave_out(state.params, is_frozen), sinks)
+    trained = (select_trained(state.params, is_frozen), sinks)
     value, gradients, written, batch_stats, nll, aux = (
         _gradients_by_row_groups if accumulate > 1 else _gradients_of_all_rows
     )(group, trained, memories, batches)
     result = Gradients(
         objective=value,
-        params=_fill(gradients[0], jax.tree.map(jnp.zeros_like, state.params)) if is_frozen else gradients[0],
+        params=fill_in(gradients[0], jax.tree.map(jnp.zeros_like, state.params)) if is_frozen else gradients[0],
         sinks=gradients[1],
         memory=None if has_separate_memory else _join_rows(written, memory),
         saved=saved,
@@ -163,7 +163,7 @@ class _RowGroupObjective:
         self, trained: Any, memory: Any, batch_stats: Any, group: Batch, index: Any
     ) -> tuple[Any, Any, WeightedSum, Aux]:
         """Runs all segments of row group `index` and returns `(memory, batch_stats, nll, aux)`."""
-        params, sinks = _fill(trained[0], self.state.params), trained[1]
+        params, sinks = fill_in(trained[0], self.state.params), trained[1]
 
         def step(params: Any, carry: tuple[Any, Any], segment: Any) -> Any:
             batch, key, sink = segment
@@ -236,22 +236,6 @@ def _gradients_by_row_groups(group: _RowGroupObjective, trained: Any, memories: 
     (gradients, batch_stats), (totals, sinks, memory, nll, aux) = jax.lax.scan(body, start, groups)
     nll, aux = add_segments((nll, aux))
     return jnp.sum(totals), (gradients, sinks), memory, batch_stats, nll, aux
-
-
-def _leave_out(params: Any, is_frozen: Callable[[str], bool] | None) -> Any:
-    """Returns the parameters with None in place of the frozen ones, so that nothing is differentiated by them."""
-    if is_frozen is None:
-        return params
-    return jax.tree.map(lambda leaf, frozen: None if frozen else leaf, params, map_paths(is_frozen, params))
-
-
-def _fill(trained: Any, params: Any) -> Any:
-    """Returns a tree like `params`, with the leaves of `trained` where that has one, and those of `params` where it has
-    None.
-    """
-    return jax.tree.map(
-        lambda leaf, other: other if leaf is None else leaf, trained, params, is_leaf=lambda leaf: leaf is None
-    )
 
 
 def _make_sinks(loss: SegmentLoss, state: TrainState, memories: Any, batches: Batch, keys: Array) -> Any:

@@ -253,8 +253,9 @@ def load_run(
     experiment = make_experiment(config, tokenizer=open_tokenizer(run, wanted), progress=progress, run_data=run_data)
     check_tokenizer(experiment.fingerprint, wanted, run)
     run_learner, length = learner(experiment) if learner else None, experiment.config.data.segment_length
-    if run_learner is not None and run_learner.adapt_rows is not None:
-        experiment = dataclasses.replace(experiment, adapt_rows=run_learner.adapt_rows)
+    if run_learner is not None:
+        chosen = {"adapt_rows": run_learner.adapt_rows, "variables_of_task": run_learner.variables_of_task}
+        experiment = dataclasses.replace(experiment, **chosen)
     if run_learner is None or run_learner.adapt_variables is unadapted_variables:
         arrays, what = jax.tree.map(jnp.array, loaded), f"{run}: the checkpoint is of another architecture"
         return LoadedRun(experiment, fit_variables(arrays, experiment.model, length, what=what), read)

@@ -62,9 +62,9 @@ def describe_misfits(config: Config, trained: Config, run: Path | str) -> str:
         return ""
     reinitialized = config.training.reinitialized_parameters
     saved = {name: leaf for name, leaf in _shapes(trained)[1].items() if not is_named(name, reinitialized)}
-    wrong = []
-    for path in differing:  # each is tried alone
-        changed = _with_fields(trained, config, [path])
+    wrong, task = [], [path for path in differing if path == "task"]
+    for path in differing:  # each is tried alone, but with the task, whose kind decides about the model
+        changed = _with_fields(trained, config, [*task, path])
         needs_tokenizer = path.startswith("data.tokenizer") and not is_named(VOCABULARY, reinitialized)
         if needs_tokenizer or not _fits(changed, saved):
             wrong.append(path)
@@ -111,7 +111,7 @@ def _with_fields(config: Config, other: Config, paths: list[str]) -> Config:
     config = copy.deepcopy(config)
     for path in paths:
         part, _, name = path.rpartition(".")
-        setattr(attrgetter(part)(config), name, copy.deepcopy(attrgetter(path)(other)))
+        setattr(attrgetter(part)(config) if part else config, name, copy.deepcopy(attrgetter(path)(other)))
     return config
 
 

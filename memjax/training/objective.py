@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.functional.divergence import divergence_sum
+from memjax.training.trained_parameters import fill_in
 from memjax.typing import Aux, Batch, SegmentLoss, WeightedSum
 
 __all__ = ["Objective", "model_loss", "with_distillation", "with_penalty"]
@@ -211,7 +212,7 @@ def with_distillation(
         after, batch_stats, nll, aux = loss(variables, memory, segment, key)
         arrays = dict(aux.arrays)
         student_output, student = arrays.pop("output"), model_collections(variables)
-        frozen = jax.lax.stop_gradient({**student, **teacher(variables.get("method", {}))})
+        frozen = jax.lax.stop_gradient(fill_in(teacher(variables.get("method", {})), student))
         output, _, _ = read_segment(model, frozen, jax.lax.stop_gradient(memory), segment, deterministic=True)
         student_log_probs = model.apply(student, student_output, method="log_probs")
         teacher_log_probs = model.apply(frozen, output, method="log_probs")

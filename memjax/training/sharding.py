@@ -23,6 +23,7 @@ from memjax.config import Sharding
 from memjax.memory.state_trees import is_array_like, state_names
 from memjax.training.tables import Tables
 from memjax.training.train_state import TrainState
+from memjax.training.trained_parameters import is_part_of, select_like
 
 ROWS = ("data", "fsdp")
 """Mesh axes that split batch rows."""
@@ -246,12 +247,13 @@ def train_state_names(state: TrainState, names: Mapping[str, Any]) -> TrainState
 def _method_names(node: Any, names: Any, params: Any) -> Any:
     """Returns the names of the axes of the state of a learning method.
 
-    A subtree with the structure of the parameters gets their names, for all leaves whose shapes agree. The fields of a
-    dataclass get the names that the dataclass declares (`axes_of`) for their first axes. All other axes have no name.
+    A subtree with the structure of the parameters, or of a part of them, gets their names, for all leaves whose shapes
+    agree. The fields of a dataclass get the names that the dataclass declares (`axes_of`) for their first axes. All
+    other axes have no name.
     """
-    if jax.tree.structure(node) == jax.tree.structure(params) and jax.tree.leaves(node):
+    if jax.tree.leaves(node) and is_part_of(node, params):
         like = lambda name, leaf, whole: name if leaf.shape == whole.shape else Names((None,) * leaf.ndim)
-        return jax.tree.map(like, names, node, params)
+        return jax.tree.map(like, select_like(names, node), node, select_like(params, node))
     if is_array_like(node):
         return Names((None,) * node.ndim)
     if dataclasses.is_dataclass(node) and not isinstance(node, type):

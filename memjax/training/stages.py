@@ -198,6 +198,8 @@ class Learner(NamedTuple):
       adapt_variables: Function `adapt_variables(state, support, key) -> variables`, which returns the variables to
         evaluate.
       adapt_rows: Test-time adaptation of these variables to each row. None evaluates all rows with the same variables.
+      variables_of_task: Function from the variables to evaluate and the number of a task to those that answer it. None
+        if the same variables answer all tasks. See `Experiment.variables_of_task`.
       host_arrays: Functions that manage the arrays of the learner in host memory.
       stored_rows: Rows that the learner stores on its devices. None if there are none.
       finish: Function `finish(state) -> state`, called after the last update of a stage. It applies the gradients of an
@@ -212,6 +214,7 @@ class Learner(NamedTuple):
     evaluators: Mapping[str, Evaluator] = {}
     adapt_variables: Callable[[TrainState, Any, Any], Mapping[str, Any]] = unadapted_variables
     adapt_rows: PerRowAdaptation | None = None
+    variables_of_task: Callable[[Mapping[str, Any], int | None], Mapping[str, Any]] | None = None
     host_arrays: HostArrays = HostArrays()
     stored_rows: StoredRows | None = None
     finish: Callable[[TrainState], TrainState] | None = None

@@ -17,6 +17,7 @@ from memjax.training.slot_counters import count_usage
 from memjax.training.step import AfterUpdate, finish_window, make_train_step
 from memjax.training.tables import TableOptimizer, freeze_tables, table_adam
 from memjax.training.train_state import TrainState, init_train_state
+from memjax.training.trained_parameters import select_trained
 from memjax.typing import Batch, WeightedSum
 
 __all__ = ["UpdateFunctions", "make_update_functions"]
@@ -45,6 +46,12 @@ class UpdateFunctions(NamedTuple):
     step: Callable[[TrainState, Batch], tuple[TrainState, dict[str, WeightedSum]]]
     segments: Mapping[str, Any]
     finish: Callable[[TrainState], TrainState] | None = None
+
+    def select_trained(self, params: Any) -> Any:
+        """Returns the parameters that are trained in a run with adapters, as smaller nested dicts, and all of them in
+        any other run.
+        """
+        return select_trained(params, self.segments["is_frozen"])
 
     def init(self, variables: Any, memory: Any, batch: Batch, key: Any, *, method: Any = None) -> TrainState:
         """Makes the train state before the first step, with `method` as the state of the learning method.
@@ -104,7 +111,7 @@ def make_update_functions(
         "rematerialize": training.remat,
         "segments_per_checkpoint": training.segments_per_remat,
         "segments_without_gradient": training.burn_in_segments,
-        "is_frozen": make_is_frozen(training, model) if training.lora.rank else None,
+        "is_frozen": is_frozen_beside_adapters(training, model),
     }
     step = make_train_step(loss, optimizer, table_optimizer=tables, after_update=after_update, jit=False, **segments)
     finish = functools.partial(finish_window, optimizer=optimizer) if training.gradient_accumulation_steps > 1 else None
@@ -160,6 +167,13 @@ def make_is_frozen(training: configs.Training, model: Any) -> Callable[[str], bo
         return optimizers.is_named(path, names) or path.startswith(below)
 
     return is_frozen
+
+
+def is_frozen_beside_adapters(training: configs.Training, model: Any) -> Callable[[str], bool] | None:
+    """Makes a function that says of the path of a parameter whether a run with adapters freezes it. None without
+    adapters, also where other parameters are frozen: their gradients are computed, and methods store all parameters.
+    """
+    return make_is_frozen(training, model) if training.lora.rank else None
 
 
 def make_table_optimizer(config: Config, model: Any) -> TableOptimizer:

@@ -139,7 +139,7 @@ def test_labelled_files_take_every_method(files, method):
     assert type(config.lifelong.method) is METHODS[method].kind and config.name == f"tasks_fruit_mood_{method}"
     assert [type(task.source) for task in config.lifelong.tasks] == [LabelledFile] * 2
     assert "4 classes" in what and "Settings" not in what
-    if method in ("multi_task", "gem", "emr", "ea_emr", "emar", "elle"):
+    if method in ("multi_task", "gem", "emr", "ea_emr", "emar", "elle", "o_lora", "task_adapters"):
         kind = METHODS[method].kind.__name__
         with pytest.raises(ValueError, match=rf"lifelong.method: given {kind}, allowed .*; or a new run with all of"):
             add_task_from_file(config, "taste.csv")

@@ -78,6 +78,7 @@ _TEXT_CONTROLS = {
 
 
 ORDERS = {f"order {number}": _order(names) for number, names in enumerate(MBPA_ORDERS, 1)}
+_SIX_ORDERS = (*MBPA_ORDERS, *(names[::-1] for names in MBPA_ORDERS[:2]))
 _KEPT = "--lifelong.method.memory.write-policy random"
 
 
@@ -236,6 +237,40 @@ RECIPES = {
             "--data.segment-length 48 --training.schedule.learning-rate 3e-4"
         ),
         controls={"mixed 1:1": ("SEQ",), "replay": ("SEQ",), "MbPA++": ("SEQ", "replay"), "multi-task": ("MbPA++",)},
+    ),
+    "lifelong_adapters": Recipe(
+        description=(
+            "Adapters of rank 8 in the last six of the 30 layers of SmolLM2-135M and a head on the last token, trained "
+            "on what the other layers give of each text: 250 texts a task of at most 64 tokens, 200 to test, batches "
+            "of 8, Adam. Six orders, the published four and the first two from behind, one seed each. "
+            "`tools.measurements.vectors five --files` makes MEMJAX_TEXTS, `memjax import` MEMJAX_SMOLLM2; "
+            "MEMJAX_STATES is a folder for what is computed once. The rate is the first of three at which plain "
+            "training forgets 20 points on validation texts in the first order."
+        ),
+        config="lifelong_text",
+        variants={
+            "SEQ": "adapters",
+            "mixed 1:1": "adapters_mixed",
+            "EWC": "adapters_ewc",
+            "O-LoRA": "adapters_o_lora",
+            "one adapter a task": "adapters_task_adapters",
+            "multi-task": "adapters_multi_task",
+        },
+        steps=0,
+        trials={"SEQ": tuple(f"{RATE} {rate:g}" for rate in (1e-3, 3e-3, 1e-2)), "EWC": weights(1, 100, 10_000)},
+        search_arguments=VALIDATED,
+        orders={f"order {number}": _order(names) for number, names in enumerate(_SIX_ORDERS, 1)},
+        arguments=(
+            "--lifelong.sources-dir $MEMJAX_TEXTS --from $MEMJAX_SMOLLM2 --model.first-trained-layer 24 "
+            "--data.encoder-states-dir $MEMJAX_STATES --data.segment-length 64"
+        ),
+        controls={
+            "mixed 1:1": ("SEQ",),
+            "EWC": ("SEQ",),
+            "O-LoRA": ("SEQ", "EWC"),
+            "one adapter a task": ("SEQ", "O-LoRA"),
+            "multi-task": ("SEQ",),
+        },
     ),
     "lifelong_vectors_fourteen": Recipe(
         description=(

@@ -1,0 +1,137 @@
+"""Encoders of whole texts made of the layers of a decoder, with a head on the last token (Llama and its kin, GPT-2).
+
+The interface is that of `memjax.models.encoder_with_head`. Parameters have the names of the language model.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from memjax.axes import constrain, named
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.layer_parts import NormKind, make_norm
+from memjax.models.encoder_with_head import LayeredEncoder
+from memjax.models.heads import ALLOWED, STATES, EncodedText, TaskHead
+from memjax.models.interface import Model
+from memjax.models.transformer import LateralInputs, Stack
+from memjax.models.vocabulary import Vocabulary
+from memjax.typing import Activations, Aux, Mask
+
+__all__ = ["CausalTextEncoder"]
+
+
+class CausalTextEncoder(LayeredEncoder):
+    """A text encoder whose tokens see no later ones, as in a decoder. A head of classes reads the last token of a text,
+    as in the classes for sequence classification of transformers.
+
+    Every text is read whole, with an empty memory.
+
+    Attributes:
+      stack: Layers. If it starts above layer 0 there are no embeddings, and texts come with the input states of its
+        first layer.
+      vocabulary: Token embeddings.
+      head: Head of the task. None = the output is the last hidden states.
+      final_norm: Norm of the last hidden states: 'layer', 'rms' or '' for none.
+      weighted_norms: Whether the means in the norms weigh the entries (`WeightedNorm`).
+      norm_epsilon: Number added to the variance in norms. None = the default of `make_norm`.
+      num_positions: Number of learned positions. 0 = none.
+      dropout: Dropout rate on embeddings.
+      features: Inner tensors to return in `Aux.arrays`: `output`. Those of layers are named in the stack.
+      dtype: Dtype of the computation.
+    """
+
+    stack: Stack
+    vocabulary: Vocabulary
+    head: TaskHead | None = None
+    final_norm: Literal[NormKind, ""] = "rms"
+    weighted_norms: bool = False
+    norm_epsilon: float | None = None
+    num_positions: int = 0
+    dropout: float = 0.0
+    features: tuple[str, ...] = ()
+    dtype: Any = jnp.float32
+
+    extra_names = (STATES, *ALLOWED)
+    embedding_parameters = ("vocabulary/", "positions")
+    task_parameters = ("head/", "vocabulary/bias", "vocabulary/output")
+    """Path prefixes of parameters of one task, such as those that score the next token. An encoder that continues with
+    another task need not have or load them."""
+
+    def setup(self) -> None:
+        if self.final_norm:
+            options: dict[str, Any] = {"weighted": self.weighted_norms, "epsilon": self.norm_epsilon}
+            self.layer_norm = make_norm(self.final_norm, self.dtype, **options)
+        self.drop = nn.Dropout(self.dropout)
+        if self.num_positions and not self.stack.first:
+            init = named(nn.initializers.normal(0.02), None, "embed")
+            self.positions_table = self.param("positions", init, (self.num_positions, self.vocabulary.dim))
+
+    @nn.nowrap
+    def as_encoder(self) -> Model:
+        """Returns the encoder without a head."""
+        return self.clone(head=None)
+
+    def encode(
+        self,
+        inputs: Int[Array, "batch length"],
+        *,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+        extras: Mapping[str, Any] | None = None,
+        side: LateralInputs | None = None,
+    ) -> tuple[EncodedText, Aux]:
+        """Returns two values: the input of the head (an `EncodedText`), and an `Aux` with losses, metrics and requested
+        inner tensors. `side(index)` is a tensor that is added to the output of a layer. See `__call__`.
+        """
+        extras, mask = extras or {}, jnp.ones(inputs.shape, bool) if mask is None else mask
+        options: dict[str, Any] = {"deterministic": deterministic, "side": side}
+        hidden, aux = self.hidden_states(inputs, mask=mask, states=extras.get(STATES), **options)
+        last = jnp.maximum(jnp.sum(mask, axis=1) - 1, 0)
+        pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+        return EncodedText(hidden, pooled, mask, extras), aux
+
+    def hidden_states(
+        self,
+        tokens: Int[Array, "batch length"],
+        *,
+        mask: Mask | None = None,
+        token_types: Int[Array, "batch length"] | None = None,
+        states: Activations | None = None,
+        deterministic: bool = True,
+        side: LateralInputs | None = None,
+    ) -> tuple[Activations, Aux]:
+        """Computes the last hidden states of texts, and an `Aux` with losses, metrics and requested inner tensors. If
+        the first layer is not layer 0, it reads `states` instead of embedded tokens.
+
+        Args:
+          tokens: `[batch, length]`, token ids with begin and end.
+          mask: Real tokens, at the beginning of each row. None = all.
+          token_types: Ignored, since a decoder has none.
+          states: `[batch, length, dim]`, input of the first layer where it is not layer 0.
+          deterministic: Whether to run without dropout.
+          side: Function from a layer's index to the tensor added to its output, see `Stack`.
+        """
+        del token_types
+        if self.stack.first:
+            inputs = self.input_states(tokens, states).astype(self.dtype)
+        else:
+            inputs = self._embed(tokens, deterministic)
+        rows = len(tokens)
+        options = {"start_of_document": jnp.ones(rows, bool), "mask": mask, "deterministic": deterministic}
+        inputs, state = constrain(inputs, "batch", None, None), self.stack.init_state(rows, self.dtype)
+        hidden, _, aux = self.stack(inputs, state, **options, side=side)
+        hidden = refuse_padding_in_front(self.layer_norm(hidden) if self.final_norm else hidden, mask)
+        return hidden, aux + Aux(arrays={name: hidden for name in self.features})
+
+    def _embed(self, tokens: Array, deterministic: bool) -> Activations:
+        """Embeds tokens, and adds learned positions where the model has any."""
+        x, length = self.vocabulary.embed(tokens), tokens.shape[1]
+        if self.num_positions:
+            if length > self.num_positions:
+                allowed = f"up to num_positions = {self.num_positions}"
+                raise ValueError(f"tokens: given {length} in a text, allowed: {allowed}")
+            x = x + self.positions_table[:length].astype(x.dtype)[None]
+        return self.drop(x, deterministic=deterministic)
