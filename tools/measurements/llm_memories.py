@@ -26,8 +26,7 @@ from memjax import config
 from memjax.cli import main as memjax
 from memjax.durable_files import write_json
 from memjax.training.runs import config_to_dict, load_config
-from tools.results import pages
-from tools.results.ledger import measured
+from tools.results.speed_tables import grid
 
 SEGMENT = 512
 ATTENTION: dict[str, dict[str, Any]] = {
@@ -48,7 +47,6 @@ ROWS = {
 }
 """row -> attention, whether there is a cache, whether there is a datastore"""
 WEIGHTS, SCALES = (0.05, 0.1, 0.2), (0.01, 0.03, 0.1, 0.3)
-TITLE = "Memories of an imported model that need no training"
 
 
 def read(*arguments: str) -> Any:
@@ -119,6 +117,11 @@ def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
     return {"nats": nats, "perplexity": math.exp(nats), "tokens": values["targets"], **chosen}
 
 
+def cells(row: str, facts: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    return [row, f"{facts['perplexity']:.2f}", f"{facts['nats']:.4f}", f"{facts['tokens']:,}"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tools.measurements.llm_memories", description=__doc__.splitlines()[0]
@@ -131,16 +134,12 @@ def main() -> None:
     parser.add_argument("--store-segments", type=int, default=0, help="the same for the datastore; 0 = all of training")
     parser.add_argument("--batch", type=int, default=4, help="novels side by side")
     parser.add_argument("--cache", type=int, default=4 * SEGMENT, help="tokens of the cache")
-    parser.add_argument("--record", action="store_true", help="add the rows to the ledger")
     given = parser.parse_args()
     rows = {}
     for row in given.rows:
         rows[row] = score_row(given, row)
         print(row, json.dumps(rows[row]), flush=True)
-    if given.record:
-        facts = {"segment": SEGMENT, "cache": given.cache, "segments": given.segments, "rows": rows}
-        command = f"python -m tools.measurements.llm_memories --run RUN --novels DIR --out OUT --batch {given.batch}"
-        pages.record(measured("llm_memories", Path(given.run).name, facts, command=command, title=TITLE))
+    print(grid(["memory", "perplexity", "nats", "tokens"], [cells(row, facts) for row, facts in rows.items()]))
 
 
 if __name__ == "__main__":
