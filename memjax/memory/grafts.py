@@ -31,7 +31,7 @@ __all__ = ["GraftReading", "GraftedMemory", "HostTokens"]
 
 
 class HostTokens(NamedTuple):
-    """What the host of a graft has projected: keys and values of its memory and of a segment, oldest first, and the
+    """Keys and values that the host of a graft has projected, of its memory and of a segment, oldest first, and the
     input of the projections.
 
     Attributes:

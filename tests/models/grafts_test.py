@@ -37,7 +37,7 @@ HOST = Rotary(memory_length=4, sinks=2, key_heads=1, rotary=LinearPositions(thet
 KEYS = {"num_keys": 4, "memory_heads": 2, "num_neighbors": 2, "key_dim": 4}
 
 
-def described(graft=None, feed_forward=None, lora=None, num_layers=3):
+def make_config(graft=None, feed_forward=None, lora=None, num_layers=3):
     """A config with memories beside a host that has a window, positions and norms of its own."""
     attention = dataclasses.replace(HOST, graft=graft, local_layers=(1,), local_window=3)
     sizes = {"dim": 32, "num_layers": num_layers, "num_heads": 2, "residual_scale": 0.5}
@@ -65,7 +65,7 @@ TRAINED = {
 
 def start(config):
     """A model whose new parameters are initial and whose others are random, and the host with these, as variables."""
-    host, model = built(described()), built(config)
+    host, model = built(make_config()), built(config)
     random = name_arrays(drawn(host), host.layer_groups())
     new = name_arrays(init_variables(model, jax.random.key(3), LENGTH), model.layer_groups())
     joined = join_arrays({name: random.get(name, leaf) for name, leaf in new.items()}, model.layer_groups())
@@ -78,7 +78,7 @@ def start(config):
 )
 def test_a_memory_that_is_trained_changes_no_bit_at_first_and_can_open(name):
     options, closed = TRAINED[name]
-    (host, before), (model, after) = start(described(**options))
+    (host, before), (model, after) = start(make_config(**options))
     expected, logits = reader(host)(before), reader(model)(after)
     np.testing.assert_array_equal(logits, expected)
 
@@ -107,7 +107,7 @@ def test_a_sigmoid_gate_is_nearly_closed_at_first(kind):
     graft = dataclasses.replace(kind, gate_kind="sigmoid")
     if isinstance(graft, CompressiveGraft):
         graft.compression_rate = 2
-    (host, before), (model, after) = start(described(graft))
+    (host, before), (model, after) = start(make_config(graft))
     nats = [jax.nn.log_softmax(reader(which)(values)) for which, values in ((host, before), (model, after))]
     difference = np.abs(np.asarray(nats[0] - nats[1])).max()
     assert 0 < difference < 0.01
@@ -123,7 +123,7 @@ def with_neighbors(weight):
 
 @pytest.mark.parametrize("memory", [with_cache, pytest.param(with_neighbors, marks=pytest.mark.laws)])
 def test_a_memory_that_is_not_trained_changes_no_bit_with_a_weight_of_0(memory):
-    host = built(described())
+    host = built(make_config())
     variables = drawn(host)
     distances = jnp.asarray(np.random.default_rng(2).random((2, LENGTH, 3)), jnp.float32)
     neighbors = {"knn_distances": distances, "knn_values": jnp.ones((2, LENGTH, 3), jnp.int32)}
@@ -149,23 +149,23 @@ def test_a_memory_that_is_not_trained_changes_no_bit_with_a_weight_of_0(memory):
 
 
 def test_the_factory_makes_a_memory_in_the_chosen_layers_and_keeps_the_host():
-    plain, kinds = built(described()).stack.layers, {}
+    plain, kinds = built(make_config()).stack.layers, {}
     for name in ("memorizing", "compressive", "infinity_former"):
-        layers = built(described(**TRAINED[name][0])).stack.layers
+        layers = built(make_config(**TRAINED[name][0])).stack.layers
         kinds[name] = [type(layer.attention.graft) for layer in layers]
         assert [layer.attention.clone(graft=None) for layer in layers] == [layer.attention for layer in plain]
     none = type(None)
     assert kinds["memorizing"] == [GraftedNeighbors, none, GraftedNeighbors]
     assert kinds["compressive"] == [GraftedCompression] * 3
     assert kinds["infinity_former"] == [none, GraftedSignal, none]
-    memory = built(described(MemorizingGraft(memory_length=16, num_neighbors=16))).stack.layers[0].attention.graft
+    memory = built(make_config(MemorizingGraft(memory_length=16, num_neighbors=16))).stack.layers[0].attention.graft
     assert (memory.key_heads, memory.num_heads, memory.head_dim, memory.num_neighbors) == (1, 2, 16, 16)
 
 
 def test_product_keys_stand_in_place_of_a_feed_forward_part_or_beside_it():
     fields = {"dim": 48, "activation": "geglu", "bias": False, "layers": (1,), **KEYS}
     for part, scale in ((ProductKey(**fields), 0.0), (ProductKeyGraft(**fields), 1.0)):
-        dense = [layer.feed_forward for layer in built(described(feed_forward=part)).stack.layers]
+        dense = [layer.feed_forward for layer in built(make_config(feed_forward=part)).stack.layers]
         assert [layer.memory is not None for layer in dense] == [False, True, False]
         assert dense[1].dense_scale == scale and dense[1].memory.zero_values == (scale == 1)
 
@@ -182,4 +182,4 @@ WRONG = [
 @pytest.mark.parametrize("graft, options, line", WRONG, ids=lambda value: type(value).__name__)
 def test_memories_that_do_not_fit_are_refused_in_a_line(graft, options, line):
     with pytest.raises(ValueError, match=line):
-        described(graft, **options)
+        make_config(graft, **options)
