@@ -191,7 +191,7 @@ class GraftedCompression(GatedGraft):
         new, whole = self._compress(*old), window_validity(valid, rate)
         new = [jnp.where(whole[..., None, None], leaf, 0) for leaf in new]
         append = lambda slots, added: shift_append(slots, jax.lax.stop_gradient(added))
-        written = jax.tree.map(append, state, TokenProjections(*new, whole, EmptyState()))
+        written = jax.tree.map(append, state, TokenProjections(new[0], new[1], whole, EmptyState()))
         aux = Aux() if reading is None else self._reconstruction(old, new, whole, *reading)
         return where_rows(host.segment()[2].any(axis=1), written, state), aux
 
