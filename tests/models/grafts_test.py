@@ -130,10 +130,10 @@ def test_a_memory_that_is_not_trained_changes_no_bit_with_a_weight_of_0(memory):
     extras = neighbors if memory is with_neighbors else {}
     tokens = jnp.asarray(np.random.default_rng(1).integers(0, VOCAB, (3, 2, LENGTH)), jnp.int32)
 
-    def scores(model, **extras):
+    def scores(model, extras):
         @jax.jit
         def read(state, segment, is_first):
-            arguments = {"start_of_document": jnp.full(2, is_first), **extras}
+            arguments = {"start_of_document": jnp.full(2, is_first), "extras": extras}
             output, state, _ = model.apply(variables, segment, state, **arguments)
             return model.apply(variables, output, method="log_probs"), state
 
@@ -143,8 +143,8 @@ def test_a_memory_that_is_not_trained_changes_no_bit_with_a_weight_of_0(memory):
             outputs.append(output)
         return np.stack(outputs)
 
-    mixed = {weight: scores(add_mixtures(host, memory(weight)), **extras) for weight in (0.0, 0.3)}
-    np.testing.assert_array_equal(mixed[0.0], scores(host))
+    mixed = {weight: scores(add_mixtures(host, memory(weight)), extras) for weight in (0.0, 0.3)}
+    np.testing.assert_array_equal(mixed[0.0], scores(host, {}))
     assert np.abs(mixed[0.3] - mixed[0.0]).max() > 1e-2
 
 
