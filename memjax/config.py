@@ -22,6 +22,7 @@ from memjax.settings.evaluation import *
 from memjax.settings.examples import *
 from memjax.settings.feed_forward import *
 from memjax.settings.generation import *
+from memjax.settings.grafts import *
 from memjax.settings.growth import *
 from memjax.settings.instructions import *
 from memjax.settings.lifelong import *

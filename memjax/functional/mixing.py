@@ -5,12 +5,15 @@ softmax is a distribution over the vocabulary, and everything here stays in its 
 of minus infinity marks no candidate, and a logarithm of minus infinity a token without probability.
 """
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.named_operations import operation
+from memjax.functional.precision import at_least_float32
 from memjax.functional.shapes import check_shapes
 
 __all__ = [
@@ -19,13 +22,33 @@ __all__ = [
     "candidate_log_total",
     "candidate_log_weights",
     "distance_scores",
+    "gate_openings",
     "head_gate",
     "interpolate_log_probs",
     "join_log_probs",
     "stop_forward",
 ]
 
+GateKind = Literal["sigmoid", "tanh"]
+"""Function that turns the parameters of a gate into its openings."""
 HasMemory = Bool[Array, " batch"] | Bool[Array, "batch length"] | Bool[Array, "batch length heads"]
+
+
+@operation
+def gate_openings(gate_logits: Float[Array, " heads"], kind: GateKind = "sigmoid") -> Float[Array, " heads"]:
+    """Returns how far gates are open, the sigmoid or the tanh of their parameters, in at least float32. A parameter of
+    0 is a gate that is closed for 'tanh', and half open for 'sigmoid'.
+
+    Args:
+      gate_logits: `[heads]`, parameters of the gates.
+      kind: Function of the gate: 'sigmoid' or 'tanh'.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(gate_openings(jnp.zeros(1)), gate_openings(jnp.zeros(1), "tanh"))
+      [0.5] [0.]
+    """
+    return {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[kind](gate_logits.astype(at_least_float32(gate_logits.dtype)))
 
 
 @operation
@@ -36,12 +59,14 @@ def head_gate(
     has_memory: HasMemory | None = None,
     *,
     dilute_empty: bool = False,
+    kind: GateKind = "sigmoid",
 ) -> Float[Array, "batch length heads value_dim"]:
     """Mixes memory and local attention with one learned gate per head: `g * memory + (1 - g) * local`. Where
     `has_memory` is False it is the local output, or with `dilute_empty` `(1 - g) * local`.
 
-    The gate is `g = sigmoid(gate_logits)`, the merge of the Memorizing Transformer (arXiv:2203.08913). Differs from its
-    code: where there is nothing in memory the local output passes undiluted (g = 0), while the code multiplies it by
+    The gate is `g = sigmoid(gate_logits)`, the merge of the Memorizing Transformer (arXiv:2203.08913), or with the kind
+    'tanh' `g = tanh(gate_logits)`, which is exactly closed at 0 and still has a gradient there. Differs from its code:
+    where there is nothing in memory the local output passes undiluted (g = 0), while the code multiplies it by
     `1 - g` all the same.
 
     Args:
@@ -51,6 +76,7 @@ def head_gate(
       has_memory: bool `[batch]`, `[batch, length]` or `[batch, length, heads]`, whether there was anything to read.
         None for everywhere.
       dilute_empty: Whether to compute `(1 - g) * local` without a memory, as the published code does.
+      kind: Function of the gate: 'sigmoid' or 'tanh'.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `local_output`.
@@ -62,7 +88,7 @@ def head_gate(
       [3. 2.]
     """
     dtype = jnp.promote_types(local_output.dtype, jnp.float32)
-    gate = jax.nn.sigmoid(gate_logits.astype(dtype)).reshape(1, 1, -1, 1)
+    gate = gate_openings(gate_logits.astype(dtype), kind).reshape(1, 1, -1, 1)
     memory, local = memory_output.astype(dtype), local_output.astype(dtype)
     if has_memory is None:
         return (gate * memory + (1 - gate) * local).astype(local_output.dtype)

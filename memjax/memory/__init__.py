@@ -7,6 +7,8 @@ from memjax.memory.compressive_state import *
 from memjax.memory.continuous_cache import *
 from memjax.memory.cross_attention import *
 from memjax.memory.gpt2 import *
+from memjax.memory.grafted_memories import *
+from memjax.memory.grafts import *
 from memjax.memory.hidden_state_attention import *
 from memjax.memory.infinity_former import *
 from memjax.memory.interface import *

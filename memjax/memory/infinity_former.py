@@ -41,7 +41,7 @@ from memjax.memory.projector import Weights
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.settings.checks import require
 from memjax.settings.ranges import Count, HeadDim
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, WeightedSum, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
 
 __all__ = ["InfinityFormerAttention", "InfinityFormerState", "LongTermMemory"]
 
@@ -124,6 +124,8 @@ class LongTermMemory(CheckedModule):
       prior_stddev: Standard deviation sigma_0 of the regulariser.
       min_variance: Smallest variance of a density.
       init_stddev: Standard deviation of initial matrices. None for a truncated normal scaled by fan-in.
+      zero_output: Whether the output matrix begins with zeros, so that a memory that is added to a trained model
+        changes nothing before it is trained.
       track_attention: Whether `Aux.arrays` has the arrays for `memjax.inspection.memory_maps`: `infinity_former/mean`
         and `infinity_former/variance` `[batch, heads, length]`, `infinity_former/tokens` `[batch, length, dim]` and
         `infinity_former/entered` bool `[batch, length]` of the tokens that entered the signal, and for sticky updates
@@ -148,12 +150,14 @@ class LongTermMemory(CheckedModule):
     prior_stddev: float = 0.05
     min_variance: float = 1e-4
     init_stddev: float | None = None
+    zero_output: bool = False
     track_attention: bool = False
     dtype: Any = jnp.float32
 
     def setup(self) -> None:
         heads, init = (self.num_heads, self.head_dim), matrix_init(self.init_stddev, out_axis=(1, 2))
         inner, outer = named(init, "embed", "heads", None), matrix_init(self.init_stddev, (0, 1))
+        outer = nn.initializers.zeros if self.zero_output else outer
         kernel = named(nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal"), None, "embed", None)
         self.gate_kernel = self.param("gate_kernel", kernel, (3, self.dim, self.dim))
         self.gate_bias = self.param("gate_bias", named(nn.initializers.zeros, "embed"), (self.dim,))
@@ -251,6 +255,35 @@ class LongTermMemory(CheckedModule):
         offsets = initial_densities(self.num_heads, self.prior_stddev) if self.density_init == "prior" else None
         query_densities = attention_densities(queries.astype(self.dtype), pooled, self.min_variance, offsets)
         return project(read(query_densities, values, self._basis), self.output, axes=2), query_densities
+
+    def enter_segment(self, state: LongTermState, segment: LongTermSegment, entering: Rows) -> LongTermSegment:
+        """Returns the buffers for decoding a segment after the update of the signal, in the rows `entering`, which are
+        at the first token of their segment.
+        """
+        weights = self.weights()
+
+        def enter(segment: LongTermSegment) -> LongTermSegment:
+            updated = jax.lax.stop_gradient(self.update_signal(weights, state, None))
+            pooled, values = self.project_signal(weights, updated.coefficients)
+            histogram = jax.tree.map(jnp.zeros_like, updated.histogram)
+            return where_rows(entering, LongTermSegment(updated, pooled, values, histogram), segment)
+
+        return jax.lax.cond(entering.any(), enter, lambda segment: segment, segment)
+
+    def read_token(self, query: Array, segment: LongTermSegment, active: Rows) -> tuple[Array, LongTermSegment]:
+        """Reads the signal with the query of one token, `[batch, 1, heads, head_dim]`. Returns what it adds to the
+        residual stream, and the buffers. Only `active` rows count in the histogram.
+        """
+        valid = segment.updated.valid
+        y, query_densities = self.read(self.weights(), query, segment.pooled, segment.values)
+        masses = self.attention_histogram(query_densities, (active & valid)[:, None])
+        histogram = jax.tree.map(lambda sums, more: sums + more.astype(sums.dtype), segment.histogram, masses)
+        return jnp.where(valid[:, None, None], y, 0), dataclasses.replace(segment, histogram=histogram)
+
+    @nn.nowrap
+    def finish_segment(self, state: LongTermState, segment: LongTermSegment, rows: Rows) -> LongTermState:
+        """Returns the state after a segment that was decoded token by token, in the rows `rows`."""
+        return where_rows(rows, dataclasses.replace(segment.updated, histogram=segment.histogram), state)
 
     @nn.nowrap
     def attention_histogram(self, query_densities: Densities, counted: Mask) -> Array | EmptyState:
@@ -433,30 +466,15 @@ class InfinityFormerAttention(TransformerXLAttention):
         self, memory: InfinityFormerState, segment: HiddenStateSegment, entering: Array, weights: Weights
     ) -> HiddenStateSegment:
         segment = super()._enter_segment(memory, segment, entering, weights)
-        long_term, signal_weights = self.long_term, self.long_term.weights()
-
-        def enter(further: LongTermSegment) -> LongTermSegment:
-            updated = jax.lax.stop_gradient(long_term.update_signal(signal_weights, memory.long, None))
-            pooled, values = long_term.project_signal(signal_weights, updated.coefficients)
-            histogram = jax.tree.map(jnp.zeros_like, updated.histogram)
-            return where_rows(entering, LongTermSegment(updated, pooled, values, histogram), further)
-
-        further = jax.lax.cond(entering.any(), enter, lambda further: further, segment.further)
+        further = self.long_term.enter_segment(memory.long, segment.further, entering)
         return dataclasses.replace(segment, further=further)
 
     def _read_token_further(
         self, query: Array, segment: HiddenStateSegment, active: Array
     ) -> tuple[Array, HiddenStateSegment]:
-        further: LongTermSegment = segment.further
-        valid = further.updated.valid
-        y, query_densities = self.long_term.read(self.long_term.weights(), query, further.pooled, further.values)
-        masses = self.long_term.attention_histogram(query_densities, (active & valid)[:, None])
-        histogram = jax.tree.map(lambda sums, more: sums + more.astype(sums.dtype), further.histogram, masses)
-        further = dataclasses.replace(further, histogram=histogram)
-        return jnp.where(valid[:, None, None], y, 0), dataclasses.replace(segment, further=further)
+        y, further = self.long_term.read_token(query, segment.further, active)
+        return y, dataclasses.replace(segment, further=further)
 
     def _write_segment(self, state: InfinityFormerState, segment: HiddenStateSegment, mask: Array) -> Any:
-        further: LongTermSegment = segment.further
-        long = dataclasses.replace(further.updated, histogram=further.histogram)
-        state = InfinityFormerState(state.short, where_rows(mask.any(axis=1), long, state.long))
-        return super()._write_segment(state, segment, mask)
+        long = self.long_term.finish_segment(state.long, segment.further, mask.any(axis=1))
+        return super()._write_segment(InfinityFormerState(state.short, long), segment, mask)

@@ -19,7 +19,6 @@ from memjax.functional.attention import attention, neighbor_attention, visibilit
 from memjax.functional.fifo import advance_cursor, order_after, reset_rows, ring_append, shift_append
 from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.named_operations import operation
-from memjax.functional.neighbors import gather_slots
 from memjax.functional.positions import relative_distances
 from memjax.functional.sharded import merge_partials, num_shards, partial_attention, sharded_append
 from memjax.memory.bucket_projector import BucketProjector
@@ -30,14 +29,14 @@ from memjax.memory.memorizing_reading import (
     LocalAttention,
     Neighbors,
     attention_shares,
+    gather_neighbors,
     read_jointly,
     read_shards,
     retrieval_arrays,
-    retrieve,
     threshold_neighbors,
 )
 from memjax.memory.memorizing_state import KeyValueMemory, MemorizingState, TokenProjections
-from memjax.memory.projector import ProjectedAttention, Projector, Weights, group_queries, repeat_heads, ungroup_heads
+from memjax.memory.projector import ProjectedAttention, Projector, Weights, repeat_heads
 from memjax.memory.transformer_xl import EmptyMemory
 from memjax.settings.checks import require
 from memjax.settings.ranges import Count, HeadDim, Slots
@@ -385,10 +384,8 @@ class MemorizingAttention(ProjectedAttention):
         number, reads_empty_slots = self.num_neighbors, self._reads_empty_slots
         if self.retrieval == "threshold":
             return threshold_neighbors(queries, memory, number, reads_empty_slots=reads_empty_slots)
-        grouped = group_queries(queries, self._num_key_heads)
-        nearest = retrieve(grouped, memory, number, method=self.retrieval, recall_target=self.recall_target)
-        near = [gather_slots(slots, nearest[0]).astype(queries.dtype) for slots in (memory.keys, memory.values)]
-        keys, values, ids, real = (ungroup_heads(leaf, self.num_heads) for leaf in (*near, *nearest))
+        search: dict[str, Any] = {"method": self.retrieval, "recall_target": self.recall_target}
+        keys, values, ids, real = gather_neighbors(queries, memory, number, **search)
         arrays = {}
         if self.track_positions:
             arrays = retrieval_arrays(queries, keys, ids, real, self.projector.scale(weights), memory)

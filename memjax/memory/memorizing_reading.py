@@ -11,18 +11,19 @@ from jaxtyping import Array, Bool, Float, Int
 
 from memjax.functional.attention import attention, joint_attention, masked_softmax
 from memjax.functional.named_operations import operation
-from memjax.functional.neighbors import select_neighbors, threshold_mask
+from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
 from memjax.functional.positions import relative_distances
 from memjax.functional.sharded import PartialSoftmax, sharded_neighbors
 from memjax.memory.layer_parts import RETRIEVED, SEGMENT, SHORT, TrackedKeys, tracked_weights
 from memjax.memory.memorizing_state import KeyValueMemory, TokenProjections
-from memjax.memory.projector import repeat_heads
+from memjax.memory.projector import group_queries, repeat_heads, ungroup_heads
 from memjax.typing import Aux
 
 __all__ = [
     "LocalAttention",
     "Neighbors",
     "attention_shares",
+    "gather_neighbors",
     "read_jointly",
     "read_shards",
     "retrieval_arrays",
@@ -81,6 +82,20 @@ class Neighbors(NamedTuple):
     values: Array
     real: Array
     arrays: dict[str, Array]
+
+
+def gather_neighbors(
+    queries: Array, memory: KeyValueMemory, number: int, *, method: Any, recall_target: float
+) -> tuple[Array, Array, Array, Array]:
+    """Finds the `number` nearest slots of every query, whose heads may share key heads. Returns their keys and values,
+    `[batch, heads, length, neighbors, head_dim]`, their slots, and which of them are real. `method` names the search.
+    """
+    heads, key_heads = queries.shape[2], memory.keys.shape[1]
+    grouped = group_queries(queries, key_heads)
+    nearest = retrieve(grouped, memory, number, method=method, recall_target=recall_target)
+    near = [gather_slots(slots, nearest[0]).astype(queries.dtype) for slots in (memory.keys, memory.values)]
+    keys, values, ids, real = (ungroup_heads(leaf, heads) for leaf in (*near, *nearest))
+    return keys, values, ids, real
 
 
 def threshold_neighbors(queries: Array, memory: KeyValueMemory, number: int, *, reads_empty_slots: bool) -> Neighbors:

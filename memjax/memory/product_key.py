@@ -128,6 +128,8 @@ class ProductKeyMemory(StatelessMemory):
       query_norm: Norm of the queries: 'batch' (of every feature over tokens), 'layer' (of each half, one scale for all)
         or 'none'.
       key_dropout: Dropout rate of sub-keys in training, the same for all tokens of a segment.
+      zero_values: Whether the values begin as zeros, so that a memory that is added to a trained model changes nothing
+        before it is trained.
       split: Axis of the values that the mesh axis `model` splits: 'rows' or 'columns'.
       lookups_at_once: Number of rows gathered at a time.
 
@@ -167,6 +169,7 @@ class ProductKeyMemory(StatelessMemory):
     query_hidden: tuple[int, ...] = ()
     query_norm: Literal["batch", "layer", "none"] = "batch"
     key_dropout: float = 0.0
+    zero_values: bool = False
     split: Split = "rows"
     lookups_at_once: int = 1 << 14
 
@@ -185,7 +188,8 @@ class ProductKeyMemory(StatelessMemory):
             "keys", named(_uniform(half), "heads", None, None, None), (heads, 2, self.num_keys, half)
         )
         names = ("table_rows", None) if self.split == "rows" else (None, "table_columns")
-        draw = named(nn.initializers.normal(self.dim**-0.5), *names)
+        values_init = nn.initializers.zeros if self.zero_values else nn.initializers.normal(self.dim**-0.5)
+        draw = named(values_init, *names)
         shape = (self.num_keys**2, self.dim)
         self.values = self.variable("tables", "values", lambda: draw(self.make_rng("params"), shape, jnp.float32))
         if self.query_norm == "batch":

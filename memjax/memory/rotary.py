@@ -19,6 +19,7 @@ from memjax.functional.attention import attention_with_weights
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.rotary import rotate
+from memjax.memory.grafts import GraftedMemory, GraftReading, HostTokens
 from memjax.memory.interface import DecodeState, broadcast_mask, next_position, where_rows
 from memjax.memory.layer_parts import SHORT, NormKind, NormPlace, TrackedKeys, tracked_weights, weight_dropout
 from memjax.memory.projector import ProjectedAttention, Weights
@@ -28,7 +29,7 @@ from memjax.settings.checks import require
 from memjax.settings.ranges import HeadDim, Slots
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
-__all__ = ["RotaryAttention", "RotaryState"]
+__all__ = ["GraftedState", "RotaryAttention", "RotaryState"]
 
 
 @tree_dataclass
@@ -60,6 +61,19 @@ class RotarySegment:
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
     placed: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
     values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+
+
+@tree_dataclass
+class GraftedState:
+    """State, or buffers of the running segment, of a rotary attention with a graft.
+
+    Attributes:
+      host: State or buffers of the attention itself.
+      graft: State or buffers of the graft.
+    """
+
+    host: Any
+    graft: Any
 
 
 @operation
@@ -178,7 +192,8 @@ class RotaryAttention(ProjectedAttention):
       init_stddev: Standard deviation of all initial matrices.
       dtype: Dtype of the computation.
       track_attention: Whether `Aux.arrays` has the attention weights. See `TransformerXLAttention`. Sinks count as if
-        they had been read right before the memory.
+        they had been read right before the memory. What a graft reads is not among them.
+      graft: Memory that is read beside the attention (`memjax.memory.grafts`). None for none.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -207,11 +222,23 @@ class RotaryAttention(ProjectedAttention):
     init_stddev: float = 0.02
     dtype: Any = jnp.float32
     track_attention: bool = False
+    graft: GraftedMemory | None = None
+
+    @property
+    def gate_description(self) -> str:
+        """Text that says what the gate of the graft lets through. Empty without such a gate."""
+        return "" if self.graft is None else self.graft.gate_description
+
+    def gate_values(self, hidden: Activations) -> Float[Array, "#batch #length heads"]:
+        """Returns how far the gate of the graft is open in every head, `[1, 1, heads]`, -1 to 1 where it is a tanh. It
+        is the same at all positions, whatever `hidden` is.
+        """
+        return super().gate_values(hidden) if self.graft is None else self.graft.gate_values()[None, None]
 
     @nn.nowrap
-    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> RotaryState | EmptyState:
+    def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> RotaryState | GraftedState | EmptyState:
         """Makes an empty memory, in which a document starts, with keys and values of `dtype`. `EmptyState` for a memory
-        of length 0.
+        of length 0, `GraftedState` with a graft.
 
         Raises:
           ValueError: Sinks or `same_length` without a memory.
@@ -219,7 +246,8 @@ class RotaryAttention(ProjectedAttention):
         for name in ("sinks", "same_length"):
             value = getattr(self, name)
             require(self.memory_length > 0 or not value, name, value, f"{type(value)(0)} where memory_length is 0")
-        return self._tokens(batch_size, self._num_slots, dtype) if self.memory_length else EmptyState()
+        host = self._tokens(batch_size, self._num_slots, dtype) if self.memory_length else EmptyState()
+        return host if self.graft is None else GraftedState(host, self.graft.init_state(batch_size, dtype))
 
     @nn.nowrap
     def init_decode_state(self, state: Any, segment_length: int, batch_size: int) -> DecodeState:
@@ -230,6 +258,8 @@ class RotaryAttention(ProjectedAttention):
         make = lambda slots: self._tokens(batch_size, slots, self.dtype)
         segment, whole = make(segment_length), make(self._num_slots + segment_length)
         buffers = RotarySegment(segment.keys, whole.keys, whole.values)
+        if self.graft is not None:
+            buffers = GraftedState(buffers, self.graft.init_segment(state.graft, segment_length))
         return DecodeState(state, buffers, jnp.zeros((batch_size,), jnp.int32))
 
     def __call__(
@@ -244,23 +274,26 @@ class RotaryAttention(ProjectedAttention):
     ) -> tuple[Activations, Any, Aux]:
         """Attends to memory and segment, then appends the segment to the memory."""
         mask, length = broadcast_mask(mask, *x.shape[:2]), x.shape[1]
-        state, weights = reset(state, start_of_document), self._weights(shared)
+        (state, graft), weights = self._reset(state, start_of_document), self._weights(shared, deterministic)
         y = self.apply_norm(x)
         queries = self.projector.queries(weights, y)
         segment = RotaryState(*self.projector.keys_values(weights, y), mask)
-        join = lambda old, new: jnp.concatenate([old.astype(new.dtype), new], axis=1)
-        tokens = segment if isinstance(state, EmptyState) else jax.tree.map(join, state, segment)
+        tokens = self._join(state, segment)
         visible = self._visible(jnp.arange(length)[None], tokens.valid)
         runs = (("", self._num_slots),)
-        queries, keys, _ = self.projector.place(weights, queries, tokens.keys, runs)
-        z, attention = self._read(weights, queries, keys, tokens.values, visible, deterministic)
-        y = self._add_output(weights, x, z, deterministic, None)
-        aux = Aux()
+        placed, keys, _ = self.projector.place(weights, queries, tokens.keys, runs)
+        z, attention = self._read(weights, placed, keys, tokens.values, visible, deterministic)
+        reading, aux = GraftReading(z, None), Aux()
+        if self.graft is not None:
+            options = {"scale": self.projector.scale(weights), **weight_dropout(self, deterministic)}
+            arguments = {"mask": mask, "options": options, "deterministic": deterministic}
+            reading, graft, aux = self.graft(queries, z, self._host_tokens(tokens, y), graft, **arguments)
+        y = self._add_output(weights, x, reading.z, deterministic, reading.further)
         if self.memory_length:
-            aux = Aux(metrics={"rotary/memory_share": attention_share(attention, mask)})
+            aux = aux + Aux(metrics={"rotary/memory_share": attention_share(attention, mask)})
         if self.track_attention:
             aux = aux + tracked_weights(self, attention, visible, self._known_keys(length))
-        return y, write(state, segment, sinks=self.sinks), aux
+        return y, self._with_graft(write(state, segment, sinks=self.sinks), graft), aux
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
@@ -268,8 +301,8 @@ class RotaryAttention(ProjectedAttention):
         """Reads one token of every active row, and writes every segment that is full. `shared` are the biases that all
         layers share. Returns the new residual stream and the decode state.
         """
-        memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
-        segment_length, total = segment.keys.shape[1], segment.placed.shape[1]
+        (memory, graft), (segment, buffers) = map(self._split, (decode_state.memory, decode_state.segment))
+        position, segment_length, total = decode_state.position, segment.keys.shape[1], segment.placed.shape[1]
         weights, slots, y = self._weights(shared), self._num_slots, self.apply_norm(x)
         waves = self.projector.waves(self.head_dim, np.arange(total))
         segment = self._enter_segment(memory, segment, active & (position == 0), waves)
@@ -284,16 +317,59 @@ class RotaryAttention(ProjectedAttention):
         if isinstance(memory, RotaryState):
             valid = jnp.concatenate([memory.valid, valid], axis=1)
         visible = self._visible(position[:, None], valid)
-        query = rotate(self.projector.queries(weights, y), *here)
-        z, _ = self._read(weights, query, segment.placed, segment.values, visible, True)
-        y = self._add_output(weights, x, z, True, None)
+        query = self.projector.queries(weights, y)
+        z, _ = self._read(weights, rotate(query, *here), segment.placed, segment.values, visible, True)
+        reading = GraftReading(z, None)
+        if self.graft is not None:
+            at = {"at": (position, active), "scale": self.projector.scale(weights)}
+            reading, buffers = self.graft.decode(query, z, y, graft, buffers, **at)
+        y = self._add_output(weights, x, reading.z, True, reading.further)
 
         full = active & (position + 1 == segment_length)
-        written = jnp.broadcast_to(full[:, None], (len(position), segment_length))
-        finished = RotaryState(segment.keys, segment.values[:, slots:], written)
-        write_full = lambda m: write(m, finished, sinks=self.sinks)
-        memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
-        return y, DecodeState(memory, segment, next_position(position, active, segment_length))
+        memory, graft = self._write_full(memory, graft, segment, buffers, full)
+        position = next_position(position, active, segment_length)
+        return y, DecodeState(self._with_graft(memory, graft), self._with_graft(segment, buffers), position)
+
+    def _write_full(self, memory: Any, graft: Any, segment: RotarySegment, buffers: Any, full: Rows) -> tuple[Any, Any]:
+        """Writes the segments of the rows in `full`, to the memory and to the graft."""
+        written = jnp.broadcast_to(full[:, None], (len(full), segment.keys.shape[1]))
+        finished = RotaryState(segment.keys, segment.values[:, self._num_slots :], written)
+
+        def write_full(states: tuple[Any, Any]) -> tuple[Any, Any]:
+            memory, graft = states
+            if self.graft is not None:
+                tokens = self._host_tokens(self._join(memory, finished), segment.keys)
+                graft = self.graft.finish(graft, buffers, tokens)
+            return write(memory, finished, sinks=self.sinks), graft
+
+        return jax.lax.cond(full.any(), write_full, lambda states: states, (memory, graft))
+
+    def _split(self, state: Any) -> tuple[Any, Any]:
+        """Splits a state or buffers into those of the attention and those of the graft."""
+        return (state, EmptyState()) if self.graft is None else (state.host, state.graft)
+
+    def _with_graft(self, host: Any, graft: Any) -> Any:
+        """Joins states or buffers of the attention and of the graft."""
+        return host if self.graft is None else GraftedState(host, graft)
+
+    def _reset(self, state: Any, start_of_document: Rows) -> tuple[Any, Any]:
+        """Empties the rows that start a document. Returns the states of the attention and of the graft."""
+        host, graft = self._split(state)
+        return reset(host, start_of_document), graft if self.graft is None else self.graft.reset(
+            graft, start_of_document
+        )
+
+    @nn.nowrap
+    def _join(self, memory: Any, segment: RotaryState) -> RotaryState:
+        """Joins the keys and values of memory and segment, in the dtype of the segment."""
+        join = lambda old, new: jnp.concatenate([old.astype(new.dtype), new], axis=1)
+        return segment if isinstance(memory, EmptyState) else jax.tree.map(join, memory, segment)
+
+    @nn.nowrap
+    def _host_tokens(self, tokens: RotaryState, hidden: Array) -> HostTokens:
+        """Selects what a graft may write: everything but the slots of sinks."""
+        keys, values, valid = (leaf[:, self.sinks :] for leaf in (tokens.keys, tokens.values, tokens.valid))
+        return HostTokens(keys, values, valid, hidden)
 
     @property
     def _num_slots(self) -> int:

@@ -72,7 +72,8 @@ def make_attention(
     model: settings.ModelSettings, index: int, memory_sharding: str = "heads", *, segment_length: int = 0
 ) -> memory.LayerMemory:
     """Builds the attention part, a `LayerMemory`, of the layer with the number `index` from the settings `model`. Only
-    Memorizing needs `memory_sharding` ('heads' or 'slots'), only InfinityFormer `segment_length`.
+    Memorizing needs `memory_sharding` ('heads' or 'slots'), only InfinityFormer `segment_length`, and the grafts like
+    them.
     """
     common = head_options(model)
     match model.attention:
@@ -97,7 +98,7 @@ def make_attention(
                 return build_from_settings(memory.CompressedSegmentsAttention, part, model, **common, **GPT2)
             return build_from_settings(memory.TransformerXLAttention, model, **common, **GPT2, memory_length=0)
         case settings.Rotary() as part:
-            return _make_rotary(model, part, index)
+            return _make_rotary(model, part, index, memory_sharding, segment_length)
         case settings.FullAttention() as part:
             common |= {"projector": build_from_settings(memory.BucketProjector, part), "memory_length": 0}
             return build_from_settings(memory.MemorizingAttention, part, model, **common)
@@ -150,8 +151,10 @@ def _relative_projector(
     return {"projector": build_from_settings(memory.TransformerXLProjector, part)}
 
 
-def _make_rotary(model: settings.ModelSettings, part: settings.Rotary, index: int) -> memory.LayerMemory:
-    """Builds the rotary attention of one layer, with the window and the positions of its kind."""
+def _make_rotary(
+    model: settings.ModelSettings, part: settings.Rotary, index: int, memory_sharding: str, segment_length: int
+) -> memory.LayerMemory:
+    """Builds the rotary attention of one layer, with the window and the positions of its kind, and its graft."""
     common = head_options(model)
     window, positions = part.layer_kind(index, model.num_layers)
     frequencies, factor = rotary_frequencies_of(positions, common["head_dim"])
@@ -160,7 +163,40 @@ def _make_rotary(model: settings.ModelSettings, part: settings.Rotary, index: in
     if model.norm_epsilon is not None:
         options["norm_epsilon"] = model.norm_epsilon
     projector = build_from_settings(memory.RotaryProjector, part, **options)
-    return build_from_settings(memory.RotaryAttention, part, model, **common, projector=projector, window=window)
+    common |= {"projector": projector, "window": window}
+    common["graft"] = None
+    if part.graft is not None and _is_chosen(index, part.graft.chosen_layers(model.num_layers), model.num_layers):
+        common["graft"] = _make_graft(model, part.graft, projector, memory_sharding, segment_length)
+    return build_from_settings(memory.RotaryAttention, part, model, **common)
+
+
+def _make_graft(
+    model: settings.ModelSettings,
+    part: settings.Graft,
+    projector: memory.Projector,
+    memory_sharding: str,
+    segment_length: int,
+) -> memory.GraftedMemory:
+    """Builds the memory that a layer reads beside its rotary attention."""
+    common, kind = head_options(model), type(part)
+    heads = {"num_heads": model.num_heads, "head_dim": common["head_dim"]}
+    gated = {**heads, "key_heads": projector.num_key_heads(model.num_heads)}
+    match part:
+        case settings.MemorizingGraft():
+            slot_axis = MODEL if memory_sharding == "slots" else ""
+            return build_from_settings(memory.GraftedNeighbors, part, **gated, slot_axis=slot_axis)
+        case settings.CompressiveGraft():
+            return build_from_settings(memory.GraftedCompression, part, **gated)
+        case settings.InfinityFormerGraft():
+            if not segment_length:
+                raise ValueError(
+                    f"segment_length: given none, allowed: tokens of a segment, for which {kind.__name__} is made"
+                )
+            common |= {"reset_after_tokens": part.reset_after_tokens or None, "zero_output": True, "init_stddev": 0.02}
+            signal = {**heads, **common, "dim": model.dim, "segment_length": segment_length}
+            return memory.GraftedSignal(build_from_settings(memory.LongTermMemory, part, **signal))
+    allowed = "one of memjax.config.GraftKind"
+    raise ValueError(f"model.attention.graft: given {kind.__name__}, allowed: {allowed}")
 
 
 def rotary_frequencies_of(positions: settings.RotaryPositions | None, head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -267,6 +303,7 @@ def _make_feed_forward(
         fields["dense_scale"] = part.dense_scale
         if part.memory_scale:
             memory_options = {"dim": model.dim, "num_heads": part.memory_heads, "split": table_sharding}
+            memory_options["zero_values"] = part.zero_values
             fields |= {
                 "memory_scale": part.memory_scale,
                 "memory": build_from_settings(memory.ProductKeyMemory, part, **memory_options),

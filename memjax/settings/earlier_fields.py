@@ -330,5 +330,6 @@ FORMERLY: dict[str, dict[str, Any]] = {
 """type in a config.json -> field of today that older files lack -> value with which their runs were trained"""
 
 
-ADDED: dict[str, dict[str, Any]] = {"Model": {"norm_epsilon": None}}
+_SCALES = {"embedding_scale": None, "residual_scale": 1.0, "logit_divisor": 1.0, "logit_cap": 0.0}
+ADDED: dict[str, dict[str, Any]] = {"Model": {"norm_epsilon": None, **_SCALES}, "EncoderDecoder": _SCALES}
 """type in a fingerprint -> field that older fingerprints lack -> value with which a model is the same as before"""

@@ -11,7 +11,7 @@ from memjax.settings.ranges import Count, Range, Rate, zero_or_more
 if TYPE_CHECKING:
     from memjax.config import Config
 
-__all__ = ["FeedForward", "Dense", "ProductKey", "FeedForwardKind"]
+__all__ = ["FeedForward", "Dense", "ProductKey", "ProductKeyGraft", "FeedForwardKind"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,10 +21,12 @@ class FeedForward(Settings):
     Attributes:
       dense_scale: Weight of the ordinary network in layers that also have a memory. 0 where the memory replaces it.
       has_memory: Whether some layers have a product-key memory.
+      zero_values: Whether the values of that memory begin as zeros.
     """
 
     dense_scale = 1.0
     has_memory = False
+    zero_values = False
 
     def require_dense(self, where: str) -> None:
         """Raises `ValueError` if the feed-forward part has a memory (ProductKey). `where` is the end of the message,
@@ -100,4 +102,19 @@ class ProductKey(Dense):
         require_layers(f"{field}layers", self.layers or (), config.model.num_layers)
 
 
-FeedForwardKind = Dense | ProductKey
+@dataclass(slots=True, kw_only=True)
+class ProductKeyGraft(ProductKey):
+    """Product keys beside the feed-forward network of a trained model (Kim & Jung 2020), whose values begin as zeros:
+    before they are trained they change nothing.
+    """
+
+    zero_values = True
+    dense_scale: float = 1.0
+    """weight of the ordinary network in layers with a memory (alpha in the paper)"""
+
+    def check(self, field: str, config: Config) -> None:
+        ProductKey.check(self, field, config)
+        require(self.dense_scale != 0, f"{field}dense_scale", self.dense_scale, "another number than 0")
+
+
+FeedForwardKind = Dense | ProductKey | ProductKeyGraft

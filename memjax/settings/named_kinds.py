@@ -47,6 +47,11 @@ class NamedKind:
     prepare: Callable[[Config], Config] = _unchanged
     put: Callable[[Config, Any], Config] = field(kw_only=True)
 
+    def for_config(self, config: Config | None) -> NamedKind:
+        """Returns the kind that the name stands for with a config, by default this one. None for any config."""
+        del config
+        return self
+
 
 Entry = TypeVar("Entry", bound=NamedKind)
 
@@ -136,7 +141,7 @@ class NamedKinds(dict[str, Entry]):
           >>> METHODS.make_settings("ewc", penalty_weight=100.0).penalty_weight
           100.0
         """
-        entry = self.find(name)
+        entry = self.find(name).for_config(config)
         sizes = entry.sizes(config) if config is not None else {}
         return entry.kind(**copy.deepcopy({**entry.values, **sizes, **values}))
 
@@ -152,8 +157,9 @@ class NamedKinds(dict[str, Entry]):
         Raises:
           UsageError: There is no such name, or the config takes no such settings.
         """
-        entry = self.find(name)
-        config = entry.prepare(self.without(config, name))
+        config = self.without(config, name)
+        entry = self.find(name).for_config(config)
+        config = entry.prepare(config)
         return entry.put(config, self.make_settings(name, config, **values))
 
 

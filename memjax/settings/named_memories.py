@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from memjax.settings.attention import GPT2, LSTM, RFA, T2R, LinearTransformer, MemSizer, TransformerXL
 from memjax.settings.attention_bases import Attention
 from memjax.settings.evaluation import ContinuousCache
-from memjax.settings.feed_forward import Dense, ProductKey
+from memjax.settings.feed_forward import Dense, ProductKey, ProductKeyGraft
+from memjax.settings.grafts import CompressiveGraft, InfinityFormerGraft, MemorizingGraft
 from memjax.settings.long_memory import Compressive, InfinityFormer, Memorizing
 from memjax.settings.model import Memformer, MemoryTokens, ModelSettings
 from memjax.settings.named_kinds import NamedKind, NamedKinds, Values
@@ -33,6 +34,16 @@ NO_MEMORY: Values = {**PRE_NORM, "memory_length": 0}
 def _put_attention(config: Config, attention: Any) -> Config:
     """Returns the config with another attention of its model."""
     return replace(config, model=replace(config.model, attention=attention))
+
+
+def _put_graft(config: Config, graft: Any) -> Config:
+    """Returns the config with a further memory beside the rotary attention of its model."""
+    return _put_attention(config, replace(config.model.attention, graft=graft))
+
+
+def _put_short_memory(config: Config, rotary: Any) -> Config:
+    """Returns the config with the length of the memory of `rotary` in its own rotary attention."""
+    return _put_attention(config, config.model.attention.with_memory(rotary.memory_length))
 
 
 def _put_memory_tokens(config: Config, tokens: Any) -> Config:
@@ -93,6 +104,26 @@ def _segments(**lengths: int) -> Callable[[Config], Values]:
     return lambda config: {name: count * config.data.segment_length for name, count in lengths.items()}
 
 
+def _feed_forward_values(*names: str) -> Callable[[Config], Values]:
+    """Returns a function from a config to fields of the feed-forward part of its model."""
+    return lambda config: {name: getattr(config.model.feed_forward, name) for name in names}
+
+
+def _memorizing_graft_sizes(config: Config) -> Values:
+    slots = 16 * config.data.segment_length
+    return {"memory_length": slots, "num_neighbors": min(32, slots)}
+
+
+def _compressive_graft_sizes(config: Config) -> Values:
+    length, slots = config.data.segment_length, config.model.attention.memory_length
+    rate = next(rate for rate in (4, 3, 2, 1) if length % rate == slots % rate == 0)
+    return {"compressed_memory_length": length, "compression_rate": rate}
+
+
+def _signal_graft_sizes(config: Config) -> Values:
+    return dict.fromkeys(("num_basis", "num_samples"), min(512, 2 * config.data.segment_length))
+
+
 def _gpt2_sizes(config: Config) -> Values:
     length = config.data.segment_length
     rate = next(rate for rate in (4, 3, 2, 1) if length % rate == 0)
@@ -110,15 +141,38 @@ class NamedMemory(NamedKind):
     Attributes:
       forgets: Whether old contents fade or are overwritten. Other memories should begin anew with every document.
       commands: Commands before or after the training that the memory needs. '' for none.
+      of_rotary: Memory of the same name for a model with rotary attention, which keeps that attention. None for the
+        same memory.
     """
 
     put: Callable[[Config, Any], Config] = field(default=_put_attention, kw_only=True)
     forgets: bool = True
     commands: str = ""
+    of_rotary: NamedMemory | None = field(default=None, kw_only=True)
+
+    def for_config(self, config: Config | None) -> NamedMemory:
+        """Returns the memory that the name stands for with a config: `of_rotary` with a model of rotary attention."""
+        is_rotary = config is not None and _has_rotary_attention(config)
+        return self.of_rotary if is_rotary and self.of_rotary else self
+
+    @property
+    def keeps_rotary_attention(self) -> bool:
+        """Whether a model with rotary attention keeps it and gets the memory besides."""
+        return self.of_rotary is not None or self.put in (_put_feed_forward, _put_cache, _put_output)
+
+
+def _has_rotary_attention(config: Config) -> bool:
+    model = config.model
+    return isinstance(model, ModelSettings) and isinstance(model.attention, Rotary)
 
 
 def _without_memory(config: Config, name: str) -> Config:
-    """Returns a copy of the config of a language model without any memory, with the same width, layers and rows."""
+    """Returns a copy of the config of a language model without any memory, with the same width, layers and rows. Where
+    the memory `name` stands beside rotary attention, the model keeps that attention with its own short memory.
+
+    Raises:
+      UsageError: The task has no documents, or the memory would replace the attention of a trained model.
+    """
     model, task = config.model, config.task
     reads_documents = model.reads == "tokens" and not model.translates and model.memory_facts.is_causal
     if not reads_documents or task.is_generative or getattr(task, "fixed_length_examples", False):
@@ -138,12 +192,24 @@ def _without_memory(config: Config, name: str) -> Config:
     if dense.has_memory:
         dense = Dense(dim=dense.dim, activation=dense.activation, bias=dense.bias)
     attention, output = TransformerXL(**NO_MEMORY), model.output.softmax
+    if _has_rotary_attention(config):
+        beside = [other for other, entry in _ENTRIES.items() if entry.keeps_rotary_attention]
+        if MEMORIES.find(name).keeps_rotary_attention:
+            attention = replace(model.attention, graft=None)
+        elif training.init_from:
+            where = f"{training.init_from}, whose model has rotary attention"
+            raise UsageError(f"--memory-kind: given {name} with {where}, allowed: {', '.join(beside)}")
     model = replace(model, attention=attention, positions="none", memory_tokens=None, feed_forward=dense, output=output)
     return _put_cache(replace(config, model=model, training=training, data=batches), ContinuousCache())
 
 
 _ENTRIES = {
-    "none": NamedMemory("every segment alone, without a memory", TransformerXL, NO_MEMORY),
+    "none": NamedMemory(
+        "every segment alone, without a memory",
+        TransformerXL,
+        NO_MEMORY,
+        of_rotary=NamedMemory("", Rotary, {"memory_length": 0}, put=_put_short_memory),
+    ),
     "transformer_xl": NamedMemory(
         "hidden states of the last tokens, in every layer", TransformerXL, PRE_NORM, _segments(memory_length=2)
     ),
@@ -152,24 +218,28 @@ _ENTRIES = {
         Rotary,
         {},
         _segments(memory_length=2),
+        of_rotary=NamedMemory("", Rotary, {}, _segments(memory_length=2), put=_put_short_memory),
     ),
     "compressive": NamedMemory(
         "hidden states of the last tokens, and older ones compressed, in every layer",
         Compressive,
         PRE_NORM,
         _segments(memory_length=1, compressed_memory_length=1),
+        of_rotary=NamedMemory("", CompressiveGraft, {}, _compressive_graft_sizes, put=_put_graft),
     ),
     "memorizing": NamedMemory(
         "keys and values of many tokens, of which the last layer retrieves the nearest",
         Memorizing,
         {"layers_with_memory": (-1,), "num_neighbors": 16, "scale_init": 10.0},
         _segments(memory_length=16, cache_length=1),
+        of_rotary=NamedMemory("", MemorizingGraft, {}, _memorizing_graft_sizes, put=_put_graft),
     ),
     "infinity_former": NamedMemory(
         "a continuous signal of the whole past beside the hidden states of the last tokens, in every layer",
         InfinityFormer,
         {**PRE_NORM, "kl_weight": 1e-5},
         _segments(memory_length=1, num_basis=2, num_samples=2),
+        of_rotary=NamedMemory("", InfinityFormerGraft, {}, _signal_graft_sizes, put=_put_graft),
     ),
     "memformer": NamedMemory(
         "slots that an encoder reads and rewrites after every segment",
@@ -211,8 +281,15 @@ _ENTRIES = {
         "a large table of learned values in a layer, of which every token reads a few; parameters, not a state",
         ProductKey,
         {"num_keys": 128, "num_neighbors": 16, "key_dim": 64},
-        lambda config: {"activation": config.model.feed_forward.activation},
+        _feed_forward_values("activation"),
         put=_put_feed_forward,
+        of_rotary=NamedMemory(
+            "",
+            ProductKeyGraft,
+            {"num_keys": 128, "num_neighbors": 16, "key_dim": 64},
+            _feed_forward_values("dim", "activation", "bias"),
+            put=_put_feed_forward,
+        ),
     ),
     "continuous_cache": NamedMemory(
         "a model without memory; evaluation and generation add a cache of the last tokens and their hidden states",
@@ -227,6 +304,7 @@ _ENTRIES = {
         NO_MEMORY,
         commands="the datastore is made afterwards by memjax datastore build --run RUN --path STORE, and read by "
         "memjax eval and generate --run RUN --datastore STORE",
+        of_rotary=NamedMemory("", Rotary, {}, put=lambda config, _: config),
     ),
     "spalm": NamedMemory(
         "the tokens that followed similar contexts of the training text, found before the training",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.attention_bases import Attention
 from memjax.settings.checks import Settings, require, require_layers
+from memjax.settings.grafts import GraftKind
 from memjax.settings.ranges import Count, Positive, Range, Slots, zero_or_more
 
 if TYPE_CHECKING:
@@ -160,6 +161,9 @@ class Rotary(Attention):
     """number of tokens of the longest texts of the pre-training, which an export names; it has no effect here"""
     implementation: Literal["plain"] = "plain"
     """program that computes attention: 'plain' = matrix products, with all scores in memory at once"""
+    graft: GraftKind | None = None
+    """further memory that some layers read beside their attention, which changes nothing before it is trained; None =
+    none"""
 
     init_stddev = 0.02
     encodes_texts = True
@@ -169,6 +173,21 @@ class Rotary(Attention):
     @property
     def norm_place(self) -> str:
         return self.norm
+
+    @property
+    def kl_over_layers(self) -> str:
+        return self.graft.kl_over_layers if self.graft else "sum"
+
+    @property
+    def sorts_all_scores(self) -> bool:
+        return self.graft is not None and self.graft.sorts_all_scores
+
+    @property
+    def memory_parameter_names(self) -> tuple[str, ...]:
+        return ("attention/graft",) if self.graft else ()
+
+    def auxiliary_loss_weights(self) -> dict[str, float]:
+        return self.graft.auxiliary_loss_weights() if self.graft else {}
 
     def with_memory(self, length: int) -> Rotary:
         """Returns a copy of these settings with `memory_length` set to `length` slots. Without slots it has no sinks

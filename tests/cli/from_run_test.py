@@ -6,7 +6,18 @@ from memjax.cli import main
 from memjax.cli.from_run import config_from_run
 from memjax.cli.own_tasks import tasks_config
 from memjax.cli.own_text import text_config
-from memjax.config import Compressive, Config, Data, Evaluation, Model, TextFiles, Training, TransformerXL, Words
+from memjax.config import (
+    Compressive,
+    Config,
+    Data,
+    Evaluation,
+    MemorizingGraft,
+    Model,
+    TextFiles,
+    Training,
+    TransformerXL,
+    Words,
+)
 from memjax.data.saved_tokenizers import save_tokenizer
 from memjax.settings.checks import validate
 from memjax.training.experiment import make_experiment
@@ -44,6 +55,24 @@ def test_other_data_for_the_model_of_a_run(run):
     assert config.name == "text_b_from_old" and line.endswith(f"; model, tokenizer and parameters from {run}")
     again, _ = config_from_run(run)
     assert again.name == "old_from_old" and again.data.source.path == "a.txt" and again.training.steps == 2
+
+
+@pytest.mark.laws
+def test_a_memory_is_added_to_a_model_with_rotary_attention(run, capsys):
+    """Only the parameters of the memory are new, and the first score is that of the run."""
+    host = ["--model.dim", "16", "--training.steps", "2", "--data.cache-dir", "c", "--evaluation.batch-size", "2"]
+    command = ["train", "--text", "a.txt", "--memory-kind", "rotary", "--variant", "smoke", "--name", "host", *host]
+    assert main(command) == 0
+    config, _ = text_config("b.txt", from_run="runs/host", memory_kind="memorizing")
+    validate(config)
+    check_start_fits(config)
+    assert isinstance(config.model.attention.graft, MemorizingGraft)
+    start = ["train", "--from", "runs/host", "--text", "a.txt", "--memory-kind", "memorizing", "--name", "memory"]
+    assert main([*start, *host[2:]]) == 0
+    line = next(line for line in capsys.readouterr().err.splitlines() if "new parameters" in line)
+    assert line.count("attention/graft/gate") == 1 and "," not in line.partition("new parameters")[2]
+    assert main([*start, *host[2:], "--memory-kind", "lstm"]) == 2
+    assert "allowed: none, rotary, compressive, memorizing" in capsys.readouterr().err
 
 
 FITS = [lambda model: setattr(model.attention, "memory_length", 4), lambda model: setattr(model, "dropout", 0.3)]

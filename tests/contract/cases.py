@@ -11,6 +11,7 @@ from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.continuous_cache import ContinuousCacheMemory
 from memjax.memory.cross_attention import CrossAttention
 from memjax.memory.gpt2 import CompressedSegmentsAttention, GPT2Projector
+from memjax.memory.grafted_memories import GraftedCompression, GraftedNeighbors, GraftedSignal
 from memjax.memory.infinity_former import InfinityFormerAttention, LongTermMemory
 from memjax.memory.knn_lm import KNNMemory
 from memjax.memory.linear_transformer import LinearCrossAttention, LinearTransformerAttention
@@ -52,6 +53,7 @@ SIGNAL = {"coefficients": 1, "previous": 1}
 LINEAR_SLOTS = {"products": 2, "normalizer": 2}
 CACHE_SLOTS = {"cache/keys": 1, "cache/values": 1}
 ROTARY_SLOTS = {"keys": 1, "values": 1}
+HOST_SLOTS = {"host/keys": 1, "host/values": 1}
 
 
 def relative(fields: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +128,19 @@ def rotary(projector: dict[str, Any] | None = None, **fields: Any) -> Callable[[
     host = RotaryProjector(**{"key_heads": 1, **(projector or {})})
     fields = {**HEADS, **NOISE, "memory_length": 8, "projector": host, **fields}
     return lambda dtype: RotaryAttention(**fields, dtype=dtype)
+
+
+def grafted(graft: Callable[[Any], Any], **fields: Any) -> Callable[[Any], RotaryAttention]:
+    """A rotary attention with a memory beside it."""
+    return lambda dtype: rotary(**fields)(dtype).clone(graft=graft(dtype))
+
+
+GRAFT_HEADS = {"num_heads": 2, "key_heads": 1, "head_dim": 4}
+
+
+def grafted_signal(**fields: Any) -> Callable[[Any], GraftedSignal]:
+    sizes = {"segment_length": LENGTH, "num_basis": 6, "widths": (0.1, 0.2), "num_samples": 5, "num_bins": 4}
+    return lambda dtype: GraftedSignal(signal=LongTermMemory(**HEADS, **{**sizes, **fields}, dtype=dtype))
 
 
 GPT2_HOST = {"projector": GPT2Projector(), "norm": "pre"}
@@ -387,6 +402,74 @@ CASES = [
         capacity=3,
         fifos=recent_keys(sinks=1),
         slots=ROTARY_SLOTS,
+    ),
+    Case(
+        name="rotary_memorizing",
+        is_variant=True,
+        make=grafted(lambda dtype: GraftedNeighbors(**GRAFT_HEADS, memory_length=8, num_neighbors=3), memory_length=5),
+        capacity=8,
+        fifos=lambda state: [ring(state.graft), *recent_keys()(state.host)],
+        slots=HOST_SLOTS | MEMORY_SLOTS,
+        left=LEFT_IN_RING,
+    ),
+    Case(
+        name="rotary_memorizing_threshold",
+        is_variant=True,
+        make=grafted(
+            lambda dtype: GraftedNeighbors(
+                **GRAFT_HEADS, memory_length=6, num_neighbors=2, retrieval="threshold", gate_kind="sigmoid"
+            ),
+            memory_length=4,
+            sinks=2,
+            norm="both",
+        ),
+        capacity=6,
+        fifos=lambda state: [ring(state.graft), *recent_keys(sinks=2)(state.host)],
+        slots=HOST_SLOTS | MEMORY_SLOTS,
+        left=LEFT_IN_RING,
+    ),
+    Case(
+        name="rotary_compressive",
+        is_variant=True,
+        make=grafted(
+            lambda dtype: GraftedCompression(**GRAFT_HEADS, compressed_memory_length=3, compression_rate=2),
+            memory_length=6,
+            sinks=1,
+        ),
+        fixed_length=True,
+        capacity=6,
+        fifos=lambda state: recent_keys(sinks=1)(state.host),
+        slots=HOST_SLOTS | {"graft/keys": 1, "graft/values": 1},
+    ),
+    Case(
+        name="rotary_compressive_without_memory",
+        is_variant=True,
+        make=grafted(
+            lambda dtype: GraftedCompression(
+                **GRAFT_HEADS, compressed_memory_length=4, compression_rate=2, compression="max"
+            ),
+            memory_length=0,
+        ),
+        fixed_length=True,
+        slots={"graft/keys": 1, "graft/values": 1},
+    ),
+    Case(
+        name="rotary_infinity_former",
+        is_variant=True,
+        make=grafted(grafted_signal(), memory_length=3),
+        fixed_length=True,
+        capacity=3,
+        fifos=lambda state: recent_keys()(state.host),
+        slots=HOST_SLOTS | SIGNAL,
+    ),
+    Case(
+        name="rotary_infinity_former_sticky",
+        is_variant=True,
+        make=grafted(grafted_signal(sticky="sample", reset_after_tokens=20), memory_length=4),
+        fixed_length=True,
+        capacity=4,
+        fifos=lambda state: recent_keys()(state.host),
+        slots=HOST_SLOTS | SIGNAL | {"histogram": 1},
     ),
     Case(name="rotary_without_memory", is_variant=True, make=rotary(memory_length=0)),
     Case(name="infinity_former", make=infinity_former(), fixed_length=True, slots=SIGNAL),

@@ -46,6 +46,11 @@ EXPECTED = {
         {"interface.restore_state", "fifo.shift_append", "rotary.rotate"}
         | {f"rotary.{name}" for name in ("reset", "read", "write")},
     ),
+    "rotary memorizing": (
+        config.Rotary(memory_length=6, graft=config.MemorizingGraft(layers=(0,), memory_length=8, num_neighbors=2)),
+        {f"memorizing.{name}" for name in ("reset", "write")}
+        | {"rotary.read", "memorizing_reading.retrieve", "attention.neighbor_attention", "mixing.head_gate"},
+    ),
     "compressive": (
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="dilated"),
         {f"compressive.{name}" for name in ("reset", "evict", "write")}
@@ -120,6 +125,9 @@ def scopes(found: frozenset[str]) -> set[str]:
     return {part for path in found for part in path.split("/")}
 
 
+SHARED = ("threshold", "rotary memorizing", "most used", "rfa", "t2r", "memsizer")
+
+
 def test_every_kind_of_memory_is_looked_at():
     decoders = set(get_args(config.AttentionKind)) - {config.Bidirectional}  # a text encoder's, without memory
     assert {type(attention) for attention, _ in EXPECTED.values()} == decoders
@@ -128,12 +136,7 @@ def test_every_kind_of_memory_is_looked_at():
 @pytest.mark.parametrize(
     "name",
     # These share all but an operation or two with another row.
-    [
-        pytest.param(
-            name, marks=pytest.mark.laws if name in ("threshold", "most used", "rfa", "t2r", "memsizer") else []
-        )
-        for name in EXPECTED
-    ],
+    [pytest.param(name, marks=pytest.mark.laws if name in SHARED else []) for name in EXPECTED],
 )
 def test_a_train_step_names_the_operations_of_its_memory(name):
     assert EXPECTED[name][1] - scopes(paths(name)) == set()

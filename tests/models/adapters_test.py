@@ -21,6 +21,7 @@ from memjax.config import (
     Memformer,
     Memorizing,
     Model,
+    Rotary,
     Templates,
     Training,
     TransformerXL,
@@ -42,6 +43,7 @@ HOSTS = {
     "memorizing": Memorizing(layers_with_memory=(1,), memory_length=16, num_neighbors=2, cache_length=4),
     "infinity_former": InfinityFormer(num_basis=8, memory_length=LENGTH),
     "full": FullAttention(),
+    "rotary": Rotary(memory_length=4, sinks=1, key_heads=1, bias=True, query_key_norm="head"),
     "encoder": Bidirectional(num_positions=LENGTH),
 }
 
@@ -102,6 +104,7 @@ def arrays_of(variables, model):
 
 
 CASES = [(host, {}) for host in HOSTS]
+CASES += [("rotary", {"activation": "swiglu"})]
 CASES += [("transformer_xl", {"num_layers": 4, "layers": (-1,)}), ("gpt2", {"activation": "swiglu"})]
 CASES += [("encoder", {"targets": ("attention/query", "attention/value"), "rank_stabilized": True})]
 QUICK = (("gpt2", {}),)

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from memjax.config import AttentionKind, Bidirectional, FullAttention, Memformer, ModelSettings, TransformerXL
+from memjax.config import (
+    LSTM,
+    AttentionKind,
+    Bidirectional,
+    Dense,
+    FullAttention,
+    LinearPositions,
+    Memformer,
+    ModelSettings,
+    ProductKeyGraft,
+    Rotary,
+    TransformerXL,
+)
 from memjax.settings.checks import validate
 from memjax.settings.named_memories import MEMORIES, make_memory_settings, with_memory_kind
 from memjax.settings.overrides import UsageError, load_config
@@ -31,6 +43,9 @@ def test_a_memory_takes_the_place_of_any_other(first):
     for name in ("none", "memformer", "product_key"):
         replaced = with_memory_kind(with_memory_kind(tiny, first), name)
         wanted = with_memory_kind(tiny, name)
+        if first == "rotary" and name != "memformer":
+            assert isinstance(replaced.model.attention, Rotary)
+            continue
         if first in ("memformer", "rfa", "lstm", "linear_transformer", "t2r", "memsizer"):  # updates of more segments
             wanted = dataclasses.replace(wanted, data=replaced.data, training=replaced.training)
         assert replaced == wanted
@@ -39,6 +54,33 @@ def test_a_memory_takes_the_place_of_any_other(first):
 def test_every_attention_with_a_memory_has_a_name():
     kinds = {memory.kind for memory in MEMORIES.values()}
     assert set(typing.get_args(AttentionKind)) - kinds == {FullAttention, Bidirectional}
+
+
+def test_a_model_with_rotary_attention_keeps_it():
+    config = with_memory_kind(load_config("own_text", "tiny"), "rotary")
+    config.model.attention = Rotary(memory_length=64, key_heads=1, rotary=LinearPositions(theta=7.0), local_layers=(0,))
+    config.model.feed_forward = Dense(dim=24, activation="swiglu", bias=False)
+    host, grafts = config.model.attention, {}
+    for name in ("none", "rotary", "memorizing", "compressive", "infinity_former", "knn_lm", "continuous_cache"):
+        changed = with_memory_kind(with_memory_kind(config, "memorizing"), name)
+        validate(changed)
+        attention = changed.model.attention
+        grafts[name] = type(attention.graft).__name__
+        length = {"none": 0, "rotary": 256}.get(name, 64)
+        assert dataclasses.replace(attention, graft=None) == dataclasses.replace(host, memory_length=length)
+        assert changed.model.feed_forward == config.model.feed_forward
+    assert list(grafts.values()) == [
+        *("NoneType", "NoneType", "MemorizingGraft", "CompressiveGraft", "InfinityFormerGraft", "NoneType", "NoneType")
+    ]
+    beside = with_memory_kind(config, "product_key").model
+    assert beside.attention == host and isinstance(beside.feed_forward, ProductKeyGraft)
+    assert (beside.feed_forward.dim, beside.feed_forward.activation, beside.feed_forward.bias) == (24, "swiglu", False)
+    assert isinstance(with_memory_kind(config, "lstm").model.attention, LSTM)
+    config.training.init_from = "runs/smollm2"
+    with pytest.raises(
+        UsageError, match="given lstm with runs/smollm2, whose model has rotary.*allowed: none, rotary,"
+    ):
+        with_memory_kind(config, "lstm")
 
 
 def test_sizes_follow_the_segments_and_values_take_precedence():

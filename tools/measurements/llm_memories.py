@@ -1,0 +1,146 @@
+"""Perplexity of an imported model on novels with memories that need no training: windows, sinks, a cache, kNN-LM.
+
+    memjax import --weights SmolLM2.gguf --name smollm2
+    python -m tools.measurements.llm_memories --run runs/smollm2 --novels DIR --out OUT [--rows segment window ...]
+
+Every row is `memjax eval` on a copy of the run that differs in the memory of its attention and in the text. The weight
+and the scale of the cache are those of a grid that are best on the validation split; those of the datastore are chosen
+by `memjax eval` in the same way. The datastore holds the contexts of the first novels of the training split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import math
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from memjax import config
+from memjax.cli import main as memjax
+from memjax.durable_files import write_json
+from memjax.training.runs import config_to_dict, load_config
+from tools.results.speed_tables import grid
+
+SEGMENT = 512
+ATTENTION: dict[str, dict[str, Any]] = {
+    "segment": {"memory_length": 0},
+    "window": {"memory_length": SEGMENT, "same_length": True},
+    "sinks": {"memory_length": SEGMENT, "same_length": True, "sinks": 4},
+    "larger": {"memory_length": 3 * SEGMENT, "same_length": True},
+}
+"""attention -> fields of `config.Rotary`"""
+ROWS = {
+    "segment": ("segment", False, False),
+    "window": ("window", False, False),
+    "sinks": ("sinks", False, False),
+    "larger window": ("larger", False, False),
+    "cache": ("window", True, False),
+    "kNN-LM": ("window", False, True),
+    "cache and kNN-LM": ("window", True, True),
+}
+"""row -> attention, whether there is a cache, whether there is a datastore"""
+WEIGHTS, SCALES = (0.05, 0.1, 0.2), (0.01, 0.03, 0.1, 0.3)
+
+
+def read(*arguments: str) -> Any:
+    """What a command prints as JSON."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = memjax(list(arguments))
+    if code:
+        sys.exit(f"memjax {' '.join(arguments)}: ended with {code}")
+    return json.loads(printed.getvalue())
+
+
+def write_run(given: argparse.Namespace, name: str) -> Path:
+    """A copy of the run with an attention of `ATTENTION`, which reads novels."""
+    settings, folder = load_config(given.run), given.out / name
+    attention: Any = dataclasses.replace(settings.model.attention, graft=None, **ATTENTION[name])
+    data = dataclasses.replace(settings.data, source=config.Novels(path=str(given.novels)), segment_length=SEGMENT)
+    data = dataclasses.replace(data, cache_dir=str(given.out / "texts"), protocol="separate")
+    model = dataclasses.replace(settings.model, attention=attention)
+    settings = dataclasses.replace(settings, model=model, data=data, name=name, workdir=str(given.out))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for part in Path(given.run).iterdir():
+        if part.is_dir():
+            (folder / part.name).symlink_to(part.resolve())
+    write_json(folder / "config.json", config_to_dict(settings))
+    return folder
+
+
+def options_of(given: argparse.Namespace, split: str) -> list[str]:
+    """Options of an evaluation."""
+    segments = ["--evaluation.max-segments", str(given.segments)] if given.segments else []
+    return ["--evaluation.split", split, "--evaluation.batch-size", str(given.batch), *segments]
+
+
+def cache_options(given: argparse.Namespace, weight: float, scale: float) -> list[str]:
+    """Options of a cache with a weight and a scale."""
+    prefix = "--evaluation.cache"
+    values = {"memory-length": given.cache, "interpolation-weight": weight, "similarity-scale": scale}
+    return [word for name, value in values.items() for word in (f"{prefix}.{name}", str(value))]
+
+
+def best_cache(given: argparse.Namespace, run: Path) -> tuple[float, float]:
+    """The weight and the scale of a cache that are best on the validation split."""
+    score = lambda pair: read("eval", "--run", str(run), "--json", *options_of(given, "validation"), *cache(pair))
+    cache = lambda pair: cache_options(given, *pair)
+    return min(itertools.product(WEIGHTS, SCALES), key=lambda pair: score(pair)["nats_per_token"])
+
+
+def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
+    """Nats and perplexity of a row, with what was chosen for it."""
+    attention, has_cache, has_store = ROWS[row]
+    run, chosen, options = write_run(given, attention), {}, options_of(given, "test")
+    if has_cache:
+        weight, scale = best_cache(given, run)
+        chosen |= {"cache_weight": weight, "cache_scale": scale}
+        options += cache_options(given, weight, scale)
+    if has_store:
+        store = given.out / "store"
+        if not store.exists():
+            size = ["--evaluation.max-segments", str(given.store_segments)] if given.store_segments else []
+            build = ["datastore", "build", "--run", str(run), "--path", str(store)]
+            if memjax([*build, *size, "--evaluation.batch-size", str(given.batch)]):
+                sys.exit("memjax datastore build failed")
+        options += ["--datastore", str(store)]
+    values = read("eval", "--run", str(run), "--json", *options)
+    nats = values["nats_per_token"]
+    return {"nats": nats, "perplexity": math.exp(nats), "tokens": values["targets"], **chosen}
+
+
+def cells(row: str, facts: dict[str, Any]) -> list[str]:
+    """A row of the table."""
+    return [row, f"{facts['perplexity']:.2f}", f"{facts['nats']:.4f}", f"{facts['tokens']:,}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.measurements.llm_memories", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--run", required=True, help="run of an imported model with rotary attention")
+    parser.add_argument("--novels", type=Path, required=True, help="folder or tar of novels")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the copies of the run and the datastore")
+    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS), help="rows to measure")
+    parser.add_argument("--segments", type=int, default=0, help="segments of each row of a batch; 0 = whole novels")
+    parser.add_argument("--store-segments", type=int, default=0, help="the same for the datastore; 0 = all of training")
+    parser.add_argument("--batch", type=int, default=4, help="novels side by side")
+    parser.add_argument("--cache", type=int, default=4 * SEGMENT, help="tokens of the cache")
+    given = parser.parse_args()
+    rows = {}
+    for row in given.rows:
+        rows[row] = score_row(given, row)
+        print(row, json.dumps(rows[row]), flush=True)
+    print(grid(["memory", "perplexity", "nats", "tokens"], [cells(row, facts) for row, facts in rows.items()]))
+
+
+if __name__ == "__main__":
+    main()
