@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from memjax.durable_files import DiskFull
+
 MARK = "memjax-error:"
 """Prefix of an error's line. Runners pass on the text of an exception, not the exception itself."""
 WATCH_SECONDS = 1.0

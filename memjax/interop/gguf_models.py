@@ -177,7 +177,7 @@ def describe_model(file: GgufFile) -> dict[str, Any]:
     architecture, metadata, tensors = architecture_of(file), file.metadata, file.tensors
     name, model_type = metadata["general.architecture"], architecture.model_type
     read = {theirs: metadata.get(f"{name}.{key}") for key, theirs in {**KEYS, **architecture.keys}.items()}
-    described = {key: value for key, value in read.items() if value is not None}
+    described = {key: entry for key, entry in read.items() if entry is not None}
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours = next(ours for ours, theirs in KEYS.items() if theirs == key)
         require(isinstance(described.get(key), int), f"{name}.{ours}", described.get(key), "a number for all layers")

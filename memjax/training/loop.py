@@ -197,11 +197,8 @@ class _RunLoop:
         info.step = self.position.step
         self._catch_up_evaluation(info)
         while self.position.stage < len(self.stages):
-            stage = self.stages[self.position.stage]
-            phase = {"before": self._run_before, "steps": self._run_updates, "after": self._run_after}[
-                self.position.phase
-            ]
-            info = phase(stage, info)
+            phases = {"before": self._run_before, "steps": self._run_updates, "after": self._run_after}
+            info = phases[self.position.phase](self.stages[self.position.stage], info)
         results = self._run_evaluations(info, self.learner.evaluators)
         for name, result in results.items():
             if not math.isfinite(result.nats):
@@ -449,11 +446,9 @@ class _RunLoop:
         counts = self.skipped.read()
         if self.skipped.is_over:
             kind = max(counts, key=lambda name: counts[name])
-            raise NonFiniteError(
-                f"{self.record.path}: ended after step {info.step}, training.max_skipped_steps = {counts[kind]} steps "
-                f"{describe_kind(kind)}in a row were skipped: loss, gradient or update not finite; "
-                f"{self.record.remedy()}"
-            )
+            reason = f"steps {describe_kind(kind)}in a row were skipped: loss, gradient or update not finite"
+            end = f"ended after step {info.step}, training.max_skipped_steps = {counts[kind]} {reason}"
+            raise NonFiniteError(f"{self.record.path}: {end}; {self.record.remedy()}")
         return counts
 
     def _evaluate_all(self, info: StepInfo) -> None:
