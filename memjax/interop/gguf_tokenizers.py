@@ -47,7 +47,7 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: No tokenizer, another kind of one, or another pre-tokenizer.
     """
-    ours = {name.removeprefix("tokenizer.ggml."): value for name, value in metadata.items()}
+    ours = {name.removeprefix("tokenizer.ggml."): entry for name, entry in metadata.items()}
     kind, tokens = ours.get("model"), list(ours.get("tokens") or ())
     require(kind in _KINDS and bool(tokens), "tokenizer.ggml.model", kind, f"{', '.join(_KINDS)}, with tokens")
     types = list(ours.get("token_type") or [NORMAL] * len(tokens))
