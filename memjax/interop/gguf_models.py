@@ -176,8 +176,8 @@ def describe_model(file: GgufFile) -> dict[str, Any]:
     """
     architecture, metadata, tensors = architecture_of(file), file.metadata, file.tensors
     name, model_type = metadata["general.architecture"], architecture.model_type
-    read = {theirs: metadata.get(f"{name}.{key}") for key, theirs in {**KEYS, **architecture.keys}.items()}
-    described = {key: entry for key, entry in read.items() if entry is not None}
+    keys = {f"{name}.{key}": theirs for key, theirs in {**KEYS, **architecture.keys}.items()}
+    described = {theirs: metadata[key] for key, theirs in keys.items() if metadata.get(key) is not None}
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         ours = next(ours for ours, theirs in KEYS.items() if theirs == key)
         require(isinstance(described.get(key), int), f"{name}.{ours}", described.get(key), "a number for all layers")
@@ -195,7 +195,6 @@ def describe_model(file: GgufFile) -> dict[str, Any]:
         is_wide = described["num_hidden_layers"] == architecture.query_scale_layers
         wide = described["hidden_size"] // described["num_attention_heads"]
         described["query_pre_attn_scalar"] = wide if is_wide else head_dim
-    ids = {theirs: metadata.get(f"tokenizer.ggml.{key}") for theirs, key in TOKEN_KEYS.items()}
     return {
         "architectures": [f"{_FAMILIES[model_type].classes}ForCausalLM"],
         "model_type": model_type,
@@ -205,17 +204,21 @@ def describe_model(file: GgufFile) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in tensors,
         "vocab_size": len(tensors["token_embd.weight"]),
         "dtype": _main_type(tensors.values()),
-        **{key: value for key, value in ids.items() if value is not None},
+        **_token_ids(metadata),
     }
 
 
 def describe_generation(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the `generation_config.json` of a model: ids of the begin and the padding, and of all ends."""
-    ids = {theirs: metadata.get(f"tokenizer.ggml.{key}") for theirs, key in TOKEN_KEYS.items()}
     ends = [metadata.get(f"tokenizer.ggml.{key}") for key in END_KEYS]
     ends = list(dict.fromkeys(end for end in ends if end is not None))
-    ids["eos_token_id"] = ends if len(ends) > 1 else ids["eos_token_id"]
-    return {key: value for key, value in ids.items() if value is not None}
+    return _token_ids(metadata) | ({"eos_token_id": ends} if len(ends) > 1 else {})
+
+
+def _token_ids(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the ids of the begin, the end and the padding that a file has, by their keys in transformers."""
+    ids = {theirs: metadata.get(f"tokenizer.ggml.{key}") for theirs, key in TOKEN_KEYS.items()}
+    return {key: number for key, number in ids.items() if number is not None}
 
 
 def rename_tensors(file: GgufFile) -> dict[str, np.ndarray]:

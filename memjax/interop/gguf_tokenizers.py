@@ -64,7 +64,10 @@ def tokenizer_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added}
     described |= {"post_processor": None, **_KINDS[str(kind)](ours, tokens, types)}
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    settings |= {key: tokens[number] for key, name in NAMES.items() if (number := ours.get(name)) is not None}
+    special = {key: ours[name] for key, name in NAMES.items() if ours.get(name) is not None}
+    for key, number in special.items():
+        require(number < len(tokens), f"tokenizer.ggml.{NAMES[key]}", number, f"an id below {len(tokens)}")
+        settings[key] = tokens[number]
     settings |= {
         "add_bos_token": bool(ours.get("add_bos_token", kind == "llama")),
         "clean_up_tokenization_spaces": False,

@@ -115,6 +115,7 @@ def test_pieces_are_those_of_sentencepiece(prefix, tmp_path):
         ({"tokenizer.ggml.tokens": []}, "tokenizer.ggml.model: given 'gpt2', allowed: .*with tokens"),
         ({"tokenizer.ggml.token_type": [1]}, "tokenizer.ggml.token_type: given 1, allowed: 2"),
         ({"tokenizer.ggml.merges": []}, "tokenizer.ggml.merges: given .., allowed: the merges"),
+        ({"tokenizer.ggml.bos_token_id": 999}, "tokenizer.ggml.bos_token_id: given 999, allowed: an id below 2"),
         ({"tokenizer.ggml.pre": "odd"}, "tokenizer.ggml.pre: given 'odd', allowed: gpt-2"),
     ],
 )

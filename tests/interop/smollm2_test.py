@@ -96,7 +96,7 @@ def test_ids_and_logits_are_those_of_transformers(file, tmp_path, run):
         text for text in texts() if ours.encode(text).tolist() != theirs(text, add_special_tokens=False).input_ids
     ]
     # transformers leaves out that this tokenizer splits digits first, which blanks before them show.
-    assert len(others) < 100 and all(map(BLANKS_BEFORE_A_DIGIT.search, others))
+    assert len(others) < 200 and all(map(BLANKS_BEFORE_A_DIGIT.search, others))
     ids = ours.encode((ROOT / "README.md").read_text("utf-8"))[None, :256]
     model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **options)
     with torch.no_grad():
