@@ -3,7 +3,7 @@
 import pytest
 
 from tools.measurements import plans
-from tools.results import speed_tables
+from tools.results import plan_tables
 from tools.results.ledger import Book, apart, command_of_today
 
 MADE = Book().measurements()
@@ -22,7 +22,7 @@ def test_every_learner_has_its_measurement_and_a_line_for_each_program():
     assert {name: command_of_today(one.command) for name, one in made.items()} == {
         name: " ".join(["memjax", "plan", *options, "--json"]) for name, options in plans.LEARNERS.items()
     }
-    table = speed_tables.learner_plans(made["mbpa_pp"])
+    table = plan_tables.learner_plans(made["mbpa_pp"])
     programs = ("stream", "replay", "write", "search", "adapt")
     assert [name for name in programs if f"(8 chips) | {name} |" in table] == [*programs]
 

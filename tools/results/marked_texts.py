@@ -12,7 +12,8 @@ from memjax.report.verdicts import LEAST_UNITS
 from tools.recipes import RECIPES
 from tools.results import streams, survey
 from tools.results.ledger import Run, apart
-from tools.results.speed_tables import Record, grid, plan_cells
+from tools.results.plan_tables import plan_cells
+from tools.results.speed_tables import Record, grid
 from tools.texts import which
 from tools.texts.known import Known, Measured, link
 

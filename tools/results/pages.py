@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.recipes import RECIPES, Recipe, page_of
-from tools.results import comparisons, perplexities, speed_tables, streams, survey, tables
+from tools.results import comparisons, perplexities, plan_tables, speed_tables, streams, survey, tables
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, command_of_today
 from tools.results.marked_texts import marked_text
 from tools.texts.pictures import pictures
@@ -29,6 +29,7 @@ LOGS = "b2cbca3"
 TABLES: Mapping[str, Callable[[Measurement], str]] = {
     **tables.TABLES,
     **speed_tables.TABLES,
+    **plan_tables.TABLES,
     "avalanche": streams.avalanche,
     "job_lines": streams.job_lines,
     "same_job": streams.same_job,
@@ -133,7 +134,7 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
         parts += [f"# {TITLES.get(recipe, recipe)}", *_of_recipe(recipe, own, measurements, book)]
     plans = [one for one in measurements if one.kind == "plan"]
     if plans:
-        parts.append(speed_tables.plans(plans))
+        parts.append(plan_tables.plans(plans))
     if learned := [one for one in measurements if one.kind == "learns"]:
         parts += [ABOUT_LEARNING, comparisons.learned(learned), comparisons.differences_of_learned(learned)]
     parts += [section(one) for one in measurements if one.kind in (*TABLES, "note")]
