@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from memjax.planning.report import comparison, explain
 from tools.results.ledger import Measurement, apart, command_of_today
-from tools.results.speed_tables import Record, grid
+from tools.results.speed_tables import Record, grid, versions_text
 
 PLANNED = ("topology", "chips", "mesh", "arguments", "temporaries", "peak", "total GiB", "limit GiB", "TFLOPs/step")
 ESTIMATED = ("step ms", "bound by", "MFU")

@@ -283,8 +283,8 @@ def rematerialization(found: Measurement) -> str:
     limits = sorted({r["limit"] / 2**30 for r in records if "limit" in r})
     parts = [
         f"Value and gradient of `loss_over_segments`, compiled for one chip of {settings['topology']} without the "
-        f"hardware; nothing was run. {versions_text(found.facts['versions'])}. MiB: the compiler's temporaries, so without "
-        "parameters and the gradients returned (*host*: what is in the host's memory); *wants*: it does not fit"
+        f"hardware; nothing was run. {versions_text(found.facts['versions'])}. MiB: the compiler's temporaries, so "
+        "without parameters and the gradients returned (*host*: what is in the host's memory); *wants*: it does not fit"
         + "".join(f" into {limit:.2f} GiB" for limit in limits)
         + ", and this is what the compiler says it wants in all, which ratios take for it. FLOPs: counted from the "
         "jaxpr, loops multiplied out. Growth: from the fewest to the most segments. Policies are those of "
