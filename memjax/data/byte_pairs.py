@@ -12,6 +12,7 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.added_tokens import add_tokens, read_added_tokens
+from memjax.data.reading import reading
 from memjax.data.reserved_ids import TokenizerWithFrameIds
 from memjax.data.tokenizers import _ByteTable, utf8_bytes, write_then_rename
 
@@ -23,6 +24,8 @@ SPECIAL: tuple[dict[str, str], ...] = (
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
 )
 """Special tokens of GPT-2, and of RoBERTa: name of the setting -> text of the token."""
+MOST_GAPS = 16
+"""Largest id per entry. A damaged id would ask for a table of any size."""
 
 
 class BytePairTokenizer(_ByteTable):
@@ -50,39 +53,41 @@ class BytePairTokenizer(_ByteTable):
           ValueError: No such file, a tokenizer that is not byte-level, or one without the special tokens of GPT-2 or
             RoBERTa.
         """
-        try:
+        with reading(path, "a byte-level tokenizer like GPT-2's, or RoBERTa's with <s>, </s> and <pad>"):
             self._tokenizer = _load(Path(path))
-        except ValueError:
-            raise
-        except Exception as error:  # the library raises nothing more special
-            raise ValueError(f"tokenizer: {path} is damaged ({error}), allowed: a byte-level tokenizer") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            super().__init__(self._read_vocabulary())
+        names = self.special_names.values()
+        self._special = re.compile(f"({'|'.join(map(re.escape, dict.fromkeys(names)))})")
+        self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
+
+    def _read_vocabulary(self) -> list[bytes]:
+        """Finds the special tokens, and returns the bytes of every id.
+
+        Raises:
+          KeyError: An entry that is not written in byte-level characters.
+          ValueError: No special tokens, or an id far beyond the number of entries.
+        """
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         names = next((names for names in SPECIAL if vocabulary.keys() >= set(names.values())), None)
         if names is None:
-            allowed = "a byte-level tokenizer like GPT-2's, or RoBERTa's with <s>, </s> and <pad>"
-            raise ValueError(f"tokenizer: {path} has no {END_OF_TEXT}, allowed: {allowed}")
+            raise ValueError(f"no {END_OF_TEXT}")
+        if (largest := max(vocabulary.values())) > MOST_GAPS * len(vocabulary):
+            raise ValueError(f"the id {largest} with {len(vocabulary)} entries")
         self.special_names = names
         self.begin_id, self.end_id, self.pad_id = (vocabulary[names[f"{kind}_token"]] for kind in ("bos", "eos", "pad"))
         self.mask_id: int | None = vocabulary.get(MASK) if names is not SPECIAL[0] else None
         added = self._tokenizer.get_added_tokens_decoder()
-        table, byte_of = [b""] * (max(vocabulary.values()) + 1), _byte_of_character()
+        table, byte_of = [b""] * (largest + 1), _byte_of_character()
         for piece, number in vocabulary.items():
-            if piece in names.values() or number == self.mask_id:
-                continue
-            if number in added:
+            if number in added and piece not in names.values() and number != self.mask_id:
                 table[number] = piece.encode("utf-8")
-                continue
-            unknown = set(piece) - byte_of.keys()
-            if unknown:
-                raise ValueError(f"tokenizer: {path} has the entry {piece!r}, allowed: a byte-level tokenizer")
-            table[number] = bytes(byte_of[character] for character in piece)
-        self._special = re.compile(f"({'|'.join(map(re.escape, dict.fromkeys(names.values())))})")
+            elif piece not in names.values() and number != self.mask_id:
+                table[number] = bytes(byte_of[character] for character in piece)
         strips = any(token.lstrip or token.rstrip for number, token in added.items() if number != self.mask_id)
         self.lossless = self._tokenizer.normalizer is None and not strips
-        super().__init__(table)
-        self.fingerprint = "byte-pairs-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]
+        return table
 
     def for_encoder(self) -> TokenizerWithFrameIds:
         """Returns this tokenizer as a `TokenizerWithFrameIds`, with the begin, end and mask ids that a text encoder

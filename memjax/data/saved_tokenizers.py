@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.data.byte_pairs import BytePairTokenizer
+from memjax.data.reading import reading
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.durable_files import read_json, write_json
@@ -64,11 +65,9 @@ def load_tokenizer(folder: Path) -> Any:
     about_file = folder / ABOUT
     if not about_file.is_file():
         raise ValueError(f"tokenizer: {about_file} is missing, allowed: the folder that was made with the run, whole")
-    try:
+    with reading(about_file, "the file that was made with the run"):
         description = read_json(about_file)
         load, fingerprint = _LOADERS[description["kind"]], description["fingerprint"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"tokenizer: {about_file} is damaged, allowed: the file that was made with the run") from error
     tokenizer = load(folder)
     if tokenizer is not None and tokenizer.fingerprint != fingerprint:
         raise ValueError(
