@@ -13,6 +13,7 @@ import json
 import struct
 import tarfile
 import types
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,6 +69,13 @@ def to_npz(**arrays: np.ndarray) -> bytes:
 
 def to_idx(array: np.ndarray) -> bytes:
     return struct.pack(f">I{array.ndim}I", 2048 + array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def to_zip(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return buffer.getvalue()
 
 
 def to_tar(files: Mapping[str, bytes], mode: Any) -> bytes:
@@ -419,6 +427,10 @@ READERS: dict[str, Reader] = {
         )
         for form in ("jsonl", "json", "csv", "tsv", "parquet", "arrow")
     },
+    "JsonLines, zip": source(
+        lambda path: config.JsonLines(path=f"{path}/a.zip", validation_percent=20, test_percent=20),
+        lambda: {"a.zip": to_zip("a.jsonl", records("jsonl"))},
+    ),
     "JsonLines": source(
         lambda path: config.JsonLines(path=path),
         lambda: {"a.jsonl": records("jsonl"), "b.csv": records("csv").replace(b";", b","), "c.json": records("json")},

@@ -23,7 +23,6 @@ import sys
 import tempfile
 import traceback
 import typing
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ import numpy as np
 
 from memjax.cli.errors import explain
 from memjax.data.sources import Texts
-from tools.faults_inputs import READERS
+from tools.faults_inputs import READERS, to_zip
 
 __all__ = ["DAMAGES", "Outcome", "main", "try_inputs", "try_reader"]
 
@@ -166,12 +165,9 @@ def other_file(content: bytes, draw: Draw) -> bytes:
 
 def pack(content: bytes, draw: Draw) -> bytes:
     """Packs the content, and damages the result, or the content before."""
-    zipped = io.BytesIO()
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("content.txt", content)
-    packed = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
-    form = draw.choice([*packed, "zip"])
-    result = zipped.getvalue() if form == "zip" else packed[form](content)
+    result = draw.choice([gzip.compress, bz2.compress, lzma.compress, lambda data: to_zip("content.txt", data)])(
+        content
+    )
     return draw.choice([flip_bits, cut_off, drop_span, flip_bits, insert_zeros])(result, draw)
 
 
