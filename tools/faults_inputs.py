@@ -16,7 +16,7 @@ import types
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -62,8 +62,8 @@ def to_npy(array: np.ndarray) -> bytes:
 
 
 def to_npz(**arrays: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    buffer, save = io.BytesIO(), cast(Any, np.savez)
+    save(buffer, **arrays)
     return buffer.getvalue()
 
 
@@ -196,7 +196,7 @@ def relation_files() -> dict[str, bytes]:
     }
 
 
-def tacred() -> dict[str, bytes]:
+def tacred_files() -> dict[str, bytes]:
     places = {"subj_start": 0, "subj_end": 1, "obj_start": 3, "obj_end": 3}
     rows = [
         {"id": str(n), "relation": ("no_relation", "per:title", "org:founded")[n % 3], "token": text.split(), **places}
@@ -231,7 +231,7 @@ def packed_images() -> dict[str, bytes]:
     return {f"{name}.gz": gzip.compress(content) for name, content in images().items()}
 
 
-def labelled(form: str) -> bytes:
+def label_rows(form: str) -> bytes:
     rows = [(("News", "Sport")[n % 2], text) for n, text in enumerate(SENTENCES)]
     match form:
         case "csv":
@@ -468,22 +468,24 @@ READERS: dict[str, Reader] = {
     "CLBenchmark": source(
         lambda path: config.CLBenchmark(path=path, task="sst2"),
         lambda: {
-            "SC/SST-2/train.json": labelled("json").replace(b"News", b"Good").replace(b"Sport", b"Bad"),
+            "SC/SST-2/train.json": label_rows("json").replace(b"News", b"Good").replace(b"Sport", b"Bad"),
             "SC/SST-2/test.json": to_json([{"sentence": "so", "label": "Bad"}, {"sentence": "oh", "label": "Good"}]),
         },
     ),
     **{
-        f"LabelledFile, {form}": Reader(lambda form=form: {f"rows.{form}": labelled(form)}, own_labels(f"rows.{form}"))
+        f"LabelledFile, {form}": Reader(
+            lambda form=form: {f"rows.{form}": label_rows(form)}, own_labels(f"rows.{form}")
+        )
         for form in ("csv", "tsv", "json", "jsonl")
     },
     "LabelledFile": Reader(
-        lambda: {"own/train.csv": labelled("csv"), "own/test.csv": labelled("csv").replace(b"saw", b"met")},
+        lambda: {"own/train.csv": label_rows("csv"), "own/test.csv": label_rows("csv").replace(b"saw", b"met")},
         own_labels("own"),
     ),
     "RelationFiles": source(
         lambda path: config.RelationFiles(path=path, entities=("places.txt", "fewrel.json")), relation_files
     ),
-    "Tacred": source(lambda path: config.Tacred(path=path), tacred),
+    "Tacred": source(lambda path: config.Tacred(path=path), tacred_files),
     "CachedFeatures": source(lambda path: config.CachedFeatures(path=path), vectors),
     "CachedPairs": source(lambda path: config.CachedPairs(path=path), pairs),
     "Digits": source(lambda path: config.Digits(path=path), images),

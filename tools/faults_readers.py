@@ -13,6 +13,7 @@ import bz2
 import collections
 import contextlib
 import dataclasses
+import faulthandler
 import gzip
 import io
 import json
@@ -44,7 +45,7 @@ VALUES = (None, True, 5, -1, 1e400, "", "x", "5", "\0", [], {}, [[]], {"a": 1}, 
 
 
 class Outcome(NamedTuple):
-    """What became of an input: the kind ('read', 'said', 'unnamed', 'wrong type', 'hang' or 'traceback') and details.
+    """The outcome of one input, with the line or the traceback that it ended in.
 
     Attributes:
       kind: 'read', 'said' (refused in a line that names the file), or a mistake: 'unnamed' (a line without the file),
@@ -165,9 +166,9 @@ def other_file(content: bytes, draw: Draw) -> bytes:
 
 def pack(content: bytes, draw: Draw) -> bytes:
     """Packs the content, and damages the result, or the content before."""
-    result = draw.choice([gzip.compress, bz2.compress, lzma.compress, lambda data: to_zip("content.txt", data)])(
-        content
-    )
+    form = draw.choice(["gz", "bz2", "xz", "zip"])
+    packed = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+    result = to_zip("content.txt", content) if form == "zip" else packed[form](content)
     return draw.choice([flip_bits, cut_off, drop_span, flip_bits, insert_zeros])(result, draw)
 
 
@@ -304,6 +305,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="name of one reader")
     parser.add_argument("--out", type=Path, help="file of finished rows; a row that is in it is not tried again")
     options = parser.parse_args(arguments)
+    faulthandler.enable()  # a reader that ends the process says where
     rows: dict[str, dict[str, int]] = {}
     if options.out and options.out.exists():
         rows = {row.pop("reader"): row for row in map(json.loads, options.out.read_text().splitlines())}

@@ -317,6 +317,7 @@ def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
                 map(reader.get_batch, range(reader.num_record_batches)) if opener is arrow.ipc.open_file else reader
             )
         for batch in batches:
+            batch.validate(full=True)  # a damaged offset would end the process
             size = batch.nbytes // max(batch.num_rows, 1)
             for row in batch.to_pylist():
                 number += 1

@@ -354,6 +354,6 @@ def _files_of_folder(folder: Path, root: Path, pattern: str, order_file: str) ->
             if missing:
                 raise ValueError(f"order_file: {listing} lists {missing[0]}, which is not a file; correct the list")
             return [check_inside(file, root) for file in listed]
-    found = (file for file in folder.glob(pattern) if file.is_file() and not is_hidden(file, folder))
-    files = [check_inside(file, root) for file in found]
+    files_of_pattern = (file for file in folder.glob(pattern) if file.is_file() and not is_hidden(file, folder))
+    files = [check_inside(file, root) for file in files_of_pattern]
     return sorted(files, key=lambda file: file.relative_to(folder).parts)

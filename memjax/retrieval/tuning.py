@@ -113,8 +113,8 @@ class CachedNeighbors:
         shapes = {array.shape for array in vars(self).values()}
         kinds = "".join(array.dtype.kind for array in vars(self).values())
         if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes) or kinds != "fii":
-            given = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in vars(self).items())
-            raise ValueError(f"neighbors: given {given}, allowed: arrays [targets, neighbors] of one shape")
+            description = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in vars(self).items())
+            raise ValueError(f"neighbors: given {description}, allowed: arrays [targets, neighbors] of one shape")
 
     def first(self, num_neighbors: int) -> CachedNeighbors:
         """Returns a copy with the `num_neighbors` nearest neighbours of each target, as a search for fewer would have

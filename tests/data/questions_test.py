@@ -179,7 +179,9 @@ def test_answers_in_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"has no gold/wikipedia\.test\.gold\.csv, allowed"):
         parse_qa_srl(QaSrl(path=str(tmp_path), domain="wikipedia"), "test")
     write_srl(tmp_path, ranges="3:9")
-    with pytest.raises(ValueError, match=r"dev\.gold\.csv, answer_range '3:9' cannot be read .*, allowed: tokens of the sentence"):
+    with pytest.raises(
+        ValueError, match=r"dev\.gold\.csv, answer_range '3:9' cannot be read .*, allowed: tokens of the sentence"
+    ):
         read("train")
 
 
