@@ -273,9 +273,7 @@ def try_reader(name: str, files: Mapping[str, bytes], seconds: int = SECONDS) ->
                 return Outcome("traceback", traceback.format_exc(limit=-8))
             # A file that is gone for the reader may leave a split without documents, which is the split's mistake.
             is_named = (
-                line.startswith("split: no ")
-                or str(folder) in line
-                or any(Path(file).name in line for file in files)
+                line.startswith("split: no ") or str(folder) in line or any(Path(file).name in line for file in files)
             )
             return Outcome("said" if is_named else "unnamed", line)
         finally:

@@ -24,9 +24,7 @@ def read_array(path: str | os.PathLike[str], form: str, *, mapped: bool = False)
     """
     with reading(path, f"a .npy, {form}"):
         # Mapped first, since a damaged header may ask for more memory than there is.
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"{type(array).__name__} instead of an array")
+        array = np.lib.format.open_memmap(path, mode="r")
         return array if mapped else np.array(array)
 
 
@@ -40,5 +38,5 @@ def read_arrays(path: str | os.PathLike[str], form: str) -> dict[str, np.ndarray
     Raises:
       UnreadableError: The file is not a .npz, or is damaged.
     """
-    with reading(path, form), np.load(path, allow_pickle=False) as file:
+    with reading(path, form), open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}

@@ -191,7 +191,7 @@ def open_unpacked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 class _BoundedReader(io.RawIOBase):
     """The unpacked bytes of a file, of which too many are an error."""
 
-    def __init__(self, content: IO[bytes], path: Path):
+    def __init__(self, content: Any, path: Path):
         self._content, self._path, self._size = content, path, 0
         self._most = max(FREE_BYTES, MAX_RATIO * path.stat().st_size)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
-from memjax.data.reading import reading
+from memjax.data.reading import expect, reading
 from memjax.data.records import parse_json_file
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
@@ -78,4 +78,4 @@ def _read_json(file: Path) -> Iterator[QuestionRecord]:
                 for turn in paragraph["qas"]:
                     answers = [(answer["text"], answer["answer_start"]) for answer in turn["answers"]]
                     question_parts = (turn["question"], paragraph["context"], turn["orig_answer"]["text"])
-                    yield _entry_of_turn(article["title"], *question_parts, answers)
+                    yield _entry_of_turn(expect(article["title"], str), *question_parts, answers)

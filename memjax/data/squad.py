@@ -12,7 +12,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
-from memjax.data.reading import reading
+from memjax.data.reading import expect, reading
 from memjax.data.records import parse_json_file
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
@@ -75,7 +75,10 @@ def _read_json(file: Path) -> list[tuple[str, list[Question]]]:
     """Reads the title and the questions of every article of a file."""
     with reading(file, "the JSON of SQuAD 1.1"):
         articles = parse_json_file(file)["data"]
-        return [(article["title"], [q for p in article["paragraphs"] for q in _questions(p)]) for article in articles]
+        return [
+            (expect(article["title"], str), [q for p in article["paragraphs"] for q in _questions(p)])
+            for article in articles
+        ]
 
 
 def _questions(paragraph: Mapping[str, Any]) -> list[Question]:

@@ -60,7 +60,7 @@ def parse_trivia_qa(source: configs.TriviaQa, split: str) -> QuestionSplit:
             for row in parse_json_file(file)["Data"]:
                 texts = (_page(evidence, page["Filename"]) for page in row.get(PAGES[pages], ()) if "Filename" in page)
                 names = (row["Answer"]["Value"], *row["Answer"]["Aliases"])
-                yield _entry(row["QuestionId"], row["Question"], names, texts, source.max_words)
+                yield _entry(expect(row["QuestionId"], str), row["Question"], names, texts, source.max_words)
 
     files = (f"qa/{pages}-train.json", f"qa/{pages}-dev.json")
     return split_questions(source.path, files, read, split=split, **held_out_shares(source))

@@ -91,7 +91,8 @@ class WordPieceTokenizer:
             self._tokenizer = _make_bert_tokenizer(
                 lowercase, ids, strip_accents=strip_accents, split_chinese=split_chinese
             )
-            add_tokens(self._tokenizer, added, path)
+            with reading(path, "a vocab.txt with added tokens that have the next ids"):
+                add_tokens(self._tokenizer, added, path)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         vocabulary = self._tokenizer.get_vocab()
