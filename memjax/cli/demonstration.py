@@ -18,11 +18,10 @@ import numpy as np
 
 from memjax.cli.console import align, continuations, preparation, split_sizes
 from memjax.config import Config, ContinuousCache, Evaluation
+from memjax.data.array_files import read_arrays
+from memjax.data.reading import reading
 from memjax.durable_files import read_json, replace_file, write_json
-from memjax.settings.overrides import (
-    load_config,
-    shipped_config,
-)
+from memjax.settings.overrides import load_config, shipped_config
 from memjax.training.experiment import make_experiment
 from memjax.training.loaded_runs import LoadedRun, load_run
 from memjax.training.metrics import LN2, read_metrics
@@ -268,12 +267,14 @@ class _Demo:
         from memjax.retrieval.interpolation import StoreNeighbors
         from memjax.retrieval.tuning import CachedNeighbors, ScoredTargets
 
-        with np.load(self.path / f"{split}.npz") as file:
+        file, form = self.path / f"{split}.npz", "the scores of an earlier call; delete it to make them again"
+        with reading(file, form):
+            arrays = read_arrays(file, form)
             parts = {
-                kind: {name.removeprefix(f"{kind}_"): file[name] for name in file.files if name.startswith(kind)}
+                kind: {name.removeprefix(f"{kind}_"): arrays[name] for name in arrays if name.startswith(kind)}
                 for kind in ("targets", "neighbors")
             }
-        return StoreNeighbors(ScoredTargets(**parts["targets"]), CachedNeighbors(**parts["neighbors"]))
+            return StoreNeighbors(ScoredTargets(**parts["targets"]), CachedNeighbors(**parts["neighbors"]))
 
     def tune(self) -> dict[str, Any]:
         """Returns the weights and temperatures that are best on validation, and their scores on both splits."""

@@ -1,9 +1,11 @@
 """Reads tokens that were added to a Hugging Face vocabulary from `tokenizer_config.json` and `added_tokens.json`."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from memjax.data.reading import expect, reading
+from memjax.data.records import parse_json_text
 
 __all__ = ["add_tokens", "read_added_tokens", "read_json_if_exists", "read_json_object", "read_settings"]
 
@@ -34,14 +36,10 @@ def read_added_tokens(folder: Path) -> dict[int, dict[str, Any]]:
     Raises:
       ValueError: A file that is not a JSON object, or an id that is not a number.
     """
-    try:
+    with reading(folder, "added tokens with ids, token -> id"):
         plain = {int(number): {"content": content} for content, number in read_json_if_exists(folder / PLAIN).items()}
         decoder = read_settings(folder).get("added_tokens_decoder") or {}
         described = {int(number): dict(fields) for number, fields in decoder.items()}
-    except (TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, ValueError) and "allowed" in str(error):
-            raise
-        raise ValueError(f"tokenizer: {folder} has added tokens without ids, allowed: token -> id") from error
     return dict(sorted((plain | described).items()))
 
 
@@ -75,13 +73,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
     Raises:
       ValueError: The file is not UTF-8, not JSON, or not an object.
     """
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:  # UTF-8, or JSON
-        raise ValueError(f"{path}: given no JSON ({error}), allowed: the file as transformers writes it") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: given {type(value).__name__}, allowed: a JSON object")
-    return value
+    with reading(path, "a JSON object, as transformers writes it"):
+        return expect(parse_json_text(path.read_bytes()), dict)
 
 
 def read_json_if_exists(path: Path) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.added_tokens import SETTINGS, add_tokens, read_added_tokens
+from memjax.data.reading import reading
+from memjax.data.records import parse_json_text
 from memjax.data.reserved_ids import TokenizerWithFrameIds
 from memjax.data.sentencepiece_models import SPACE
 from memjax.data.special_tokens import GENERATION, SpecialTokens, read_special_tokens
@@ -27,6 +29,8 @@ SPECIAL: tuple[dict[str, str], ...] = (
     {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
 )
 """Special tokens of GPT-2, and of RoBERTa: name of the setting -> text of the token."""
+MOST_GAPS = 16
+"""Largest id per entry. A damaged id would ask for a table of any size."""
 
 
 class BytePairTokenizer(_ByteTable):
@@ -56,19 +60,26 @@ class BytePairTokenizer(_ByteTable):
         Raises:
           ValueError: No such file, a tokenizer of another kind, or one without a token that ends documents.
         """
-        try:
+        with reading(path, "a byte-level tokenizer like GPT-2's, or RoBERTa's with <s>, </s> and <pad>"):
             self._tokenizer = _load(Path(path))
-        except ValueError:
-            raise
-        except Exception as error:  # the library raises nothing more special
-            raise ValueError(f"tokenizer: {path} is damaged ({error}), allowed: a byte-level tokenizer") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            super().__init__(self._read_vocabulary(Path(path)))
+
+    def _read_vocabulary(self, path: Path) -> list[bytes]:
+        """Finds the special tokens, and returns the bytes of every id. Sets the fingerprint.
+
+        Raises:
+          ValueError: No special tokens, an id far beyond the number of entries, or an entry that is not written in
+            byte-level characters.
+        """
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         added = self._tokenizer.get_added_tokens_decoder()
         special = SpecialTokens({}, (), "")
-        if Path(path).is_dir():
-            special = read_special_tokens(Path(path), lambda number: added[number].content if number in added else None)
+        if path.is_dir():
+            special = read_special_tokens(path, lambda number: added[number].content if number in added else None)
+        if (largest := max(vocabulary.values())) > MOST_GAPS * len(vocabulary):
+            raise ValueError(f"the id {largest} with {len(vocabulary)} entries")
         self.special_names = names = _find_names(vocabulary, special.names, path)
         self.begin_id, self.end_id, self.pad_id = (vocabulary[names[f"{kind}_token"]] for kind in ("bos", "eos", "pad"))
         self.mask_id: int | None = vocabulary.get(MASK) if names == SPECIAL[1] else None
@@ -76,9 +87,9 @@ class BytePairTokenizer(_ByteTable):
         self.chat_template = special.chat_template
         texts = dict.fromkeys([*names.values(), *(added[end].content for end in self.extra_end_ids)])
         content = self._tokenizer.to_str()
-        has_pieces = bool(json.loads(content)["model"].get("byte_fallback"))
+        has_pieces = bool(parse_json_text(content)["model"].get("byte_fallback"))
         bytes_of = _bytes_of_piece if has_pieces else _bytes_of_characters
-        table = [b""] * (max(vocabulary.values()) + 1)
+        table = [b""] * (largest + 1)
         for piece, number in vocabulary.items():
             if piece in texts or number == self.mask_id:
                 continue
@@ -86,9 +97,9 @@ class BytePairTokenizer(_ByteTable):
         self._special = re.compile(f"({'|'.join(map(re.escape, texts))})")
         strips = any(token.lstrip or token.rstrip for number, token in added.items() if number != self.mask_id)
         self.lossless = self._tokenizer.normalizer is None and not strips and not has_pieces
-        super().__init__(table)
         key = content if names in SPECIAL else content + json.dumps(names, sort_keys=True)
         self.fingerprint = "byte-pairs-" + hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
+        return table
 
     def for_encoder(self) -> TokenizerWithFrameIds:
         """Returns this tokenizer as a `TokenizerWithFrameIds`, with the begin, end and mask ids that a text encoder

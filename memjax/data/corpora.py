@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import lzma
 import os
 import re
-import tarfile
 from pathlib import Path
 
 from memjax import config as configs
-from memjax.data.file_contents import decode_bytes
+from memjax.data.file_contents import decode_bytes, read_tar
 from memjax.data.paths import (
     file_fingerprint,
     find_packed,
@@ -127,13 +125,7 @@ def _books_of_tar(path: Path, fingerprint: str) -> dict[str, bytes]:
     """Unpacks the books of a tar: file name -> content."""
     # Cached because unpacking takes seconds, and each split needs it.
     del fingerprint  # Only distinguishes a changed file from the cached one.
-    try:
-        with tarfile.open(path) as archive:
-            files = [member for member in archive if member.isfile() and member.name.endswith(".txt")]
-            opened = ((Path(file.name).name, archive.extractfile(file)) for file in files)
-            return {name: book.read() for name, book in opened if book is not None}
-    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError):
-        raise ValueError(f"path: {path} is not a readable tar; give a folder or a tar of .txt files") from None
+    return {Path(name).name: content for name, content in read_tar(path, lambda name: name.endswith(".txt")).items()}
 
 
 def open_enwik8(data: configs.Data, split: str) -> Texts:

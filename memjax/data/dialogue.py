@@ -8,8 +8,6 @@ candidate answers are read.
 
 import dataclasses
 import hashlib
-import json
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +16,10 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.documents import Documents
+from memjax.data.file_contents import read_tar
+from memjax.data.paths import read_text
+from memjax.data.reading import check_inside, expect, reading
+from memjax.data.records import parse_json_text
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.sources import Texts
 from memjax.data.tokenizers import Tokenizer
@@ -256,26 +258,39 @@ def read_cmu_dog(path: str | Path, split: str) -> list[Dialogue]:
     Raises:
       ValueError: No such files, or a dialogue about a document that is missing.
     """
-    files = _read_files(Path(path), f"Conversations/{FOLDERS[split]}/")
-    contents = {name: json.loads(text) for name, text in files.items()}
-    documents = {
-        _document_number(body): _document_text(body) for name, body in contents.items() if name.startswith("WikiData/")
-    }
+    contents, documents = dict[str, Any](), dict[int, str]()
+    for name, text in _read_files(Path(path), f"Conversations/{FOLDERS[split]}/").items():
+        with reading(f"{path}/{name}", "a JSON object of CMU-DoG"):
+            contents[name] = body = expect(parse_json_text(text), dict)
+            if name.startswith("WikiData/"):
+                documents[_document_number(body)] = _document_text(body)
     dialogues = []
     for name in sorted(name for name in contents if name.startswith("Conversations/")):
-        body = contents[name]
-        if _document_number(body) not in documents:
-            raise ValueError(
-                f"data.source.path: {path} has no document {_document_number(body)} in WikiData, which {name} needs"
-            )
-        said = [(turn["uid"], " ".join(turn["text"].split())) for turn in body["history"]]
-        readers = body.get("whoSawDoc", [])
-        utterances = tuple(Utterance(int(who == "user2"), text, who in readers) for who, text in said if text)
-        if utterances:
-            dialogues.append(Dialogue(documents[_document_number(body)], utterances))
+        with reading(f"{path}/{name}", "a dialogue of CMU-DoG"):
+            dialogues += _read_dialogue(contents[name], documents, f"{path}/{name}")
     if not dialogues:
         raise ValueError(f"data.source.path: {path} has no dialogues of the split {split!r}")
     return dialogues
+
+
+def _read_dialogue(body: Mapping[str, Any], documents: Mapping[int, str], place: str) -> list[Dialogue]:
+    """Returns the dialogue of a file, as a list that is empty if nothing is said in it.
+
+    Args:
+      body: Content of the file.
+      documents: Number -> text of all documents.
+      place: Path of the file, for the error.
+
+    Raises:
+      ValueError: A dialogue about a document that is missing.
+    """
+    number = _document_number(body)
+    if number not in documents:
+        raise ValueError(f"{place}: given the document {number}, allowed: one of WikiData")
+    said = [(turn["uid"], " ".join(turn["text"].split())) for turn in body["history"]]
+    readers = expect(body.get("whoSawDoc", []), list)
+    utterances = tuple(Utterance(int(who == "user2"), text, who in readers) for who, text in said if text)
+    return [Dialogue(documents[number], utterances)] if utterances else []
 
 
 def open_cmu_dog(data: configs.Data, split: str) -> list[Dialogue]:
@@ -290,27 +305,19 @@ def dialogue_texts(dialogues: Sequence[Dialogue]) -> Texts:
     return Texts.from_mapping({str(number): text for number, text in enumerate([*documents, *said])})
 
 
-def _read_files(path: Path, conversations: str) -> dict[str, str]:
-    """Reads the files of all documents, and of the dialogues in the folder `conversations`: name -> text."""
+def _read_files(path: Path, conversations: str) -> dict[str, str | bytes]:
+    """Reads the files of all documents, and of the dialogues in the folder `conversations`: name -> content."""
     is_needed = lambda name: name.endswith(".json") and name.startswith(("WikiData/", conversations))
     archive = path / ARCHIVE if path.is_dir() else path
     if (path / "WikiData").is_dir():
         names = [file.relative_to(path).as_posix() for file in sorted(path.rglob("*.json"))]
-        return {name: (path / name).read_text("utf-8") for name in names if is_needed(name)}
+        return {name: read_text(check_inside(path / name, path)) for name in names if is_needed(name)}
     if not archive.is_file():
         raise ValueError(
             f"data.source.path: {path} has neither WikiData nor {ARCHIVE}; give the folder of CMU-DoG, which is at "
             "https://github.com/festvox/datasets-CMU_DoG"
         )
-    files = {}
-    with tarfile.open(archive) as opened:
-        for member in opened:
-            name = member.name.removeprefix("./")
-            if is_needed(name):
-                body = opened.extractfile(member)
-                assert body is not None
-                files[name] = body.read().decode("utf-8")
-    return files
+    return dict(read_tar(archive, is_needed))
 
 
 def _document_number(body: Mapping[str, Any]) -> int:

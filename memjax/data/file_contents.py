@@ -12,12 +12,13 @@ import io
 import lzma
 import os
 import re
+import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from memjax.data.reading import reading
 from memjax.data.reading_report import UnreadableError
 from memjax.settings.reading_rules import check_encoding
 
@@ -29,11 +30,16 @@ __all__ = [
     "open_unpacked",
     "detect_compression",
     "guess_encoding",
+    "read_tar",
     "read_text_file",
     "unpacked_name",
 ]
 
 HEAD_BYTES = 1 << 16  # Number of bytes from which the kind of a file is detected.
+MAX_RATIO, FREE_BYTES = 100, 1 << 26
+"""Largest number of unpacked bytes per packed byte, and number of unpacked bytes that are allowed in any case. Texts
+have a ratio of up to 20."""
+_BLOCK = 1 << 20
 MAX_CONTROL = 0.02  # Largest share of control characters in a text. Random bytes have a tenth.
 
 
@@ -147,7 +153,7 @@ def unpacked_name(path: str | os.PathLike[str]) -> str:
     """Returns the name of a file's content: its own name without '.gz' and so on, or that of the file in a .zip."""
     name, ending = Path(path).name, detect_compression(path)
     if ending == ".zip":
-        with zipfile.ZipFile(path) as archive:
+        with reading(path, "a .zip of one file"), zipfile.ZipFile(path) as archive:
             return Path(_zip_member(path, archive)).name
     return name.removesuffix(ending)
 
@@ -158,38 +164,77 @@ def open_unpacked(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     .xz, .zst or .zip (with one file).
 
     Raises:
-      UnreadableError: A document of an office program, a .zip of several files, or a damaged file.
+      UnreadableError: A document of an office program, a .zip of several files, a damaged file, or one that unpacks to
+        more than `FREE_BYTES` and more than `MAX_RATIO` times its size.
     """
     ending, where = detect_compression(path), Path(path)
-    damage = (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError, zipfile.BadZipFile)
-    with contextlib.ExitStack() as stack:
-        try:
-            match ending:
-                case ".zip":
-                    archive = stack.enter_context(zipfile.ZipFile(path))
-                    yield stack.enter_context(archive.open(_zip_member(path, archive)))
-                case ".zst":
-                    zstandard = import_extra("zstandard", path, "packed with Zstandard")
-                    damage = (*damage, zstandard.ZstdError)
-                    packed = stack.enter_context(open(path, "rb"))
-                    unpacker = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-                    yield stack.enter_context(io.BufferedReader(unpacker))
-                case _:
-                    opener: Callable[..., Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(
-                        ending, open
-                    )
-                    content = stack.enter_context(opener(path, "rb"))
-                    if not ending and where.suffix in PACKINGS and where.stat().st_size:
-                        raise EOFError(f"its content is not that of a {where.suffix} file")
-                    yield content
-        except damage as error:
-            message = f"path: {path} cannot be unpacked ({error}); check the file"
-            raise UnreadableError(message, "damaged") from None
-        except OSError as error:
-            if ending != ".bz2" or error.errno is not None:
-                raise
-            message = f"path: {path} cannot be unpacked ({error}); check the file"
-            raise UnreadableError(message, "damaged") from None
+    zstandard = import_extra("zstandard", path, "packed with Zstandard") if ending == ".zst" else None
+    form = f"a whole {ending} file" if ending else "a file with its own ending"
+    with reading(path, form), contextlib.ExitStack() as stack:
+        if not ending:
+            if where.suffix in PACKINGS and where.stat().st_size:
+                raise EOFError(f"its content is not that of a {where.suffix} file")
+            yield stack.enter_context(open(path, "rb"))
+            return
+        if ending == ".zip":
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            content = stack.enter_context(archive.open(_zip_member(path, archive)))
+        elif zstandard is not None:
+            packed = stack.enter_context(open(path, "rb"))
+            content = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
+        else:
+            opener: Callable[..., Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}[ending]
+            content = stack.enter_context(opener(path, "rb"))
+        yield stack.enter_context(io.BufferedReader(_BoundedReader(content, where), _BLOCK))
+
+
+class _BoundedReader(io.RawIOBase):
+    """The unpacked bytes of a file, of which too many are an error."""
+
+    def __init__(self, content: Any, path: Path):
+        self._content, self._path, self._size = content, path, 0
+        self._most = max(FREE_BYTES, MAX_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._content.read(min(len(buffer), _BLOCK))
+        self._size += len(data)
+        if self._size > self._most:
+            message = (
+                f"path: {self._path} unpacks to more than {MAX_RATIO} times its size ({self._size:,} bytes so far)"
+            )
+            raise UnreadableError(
+                f"{message}, allowed: less; if that is right, unpack it and give the result", "too large"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        return b"".join(iter(lambda: self.read(_BLOCK) or b"", b""))
+
+
+def read_tar(path: str | os.PathLike[str], is_needed: Callable[[str], bool]) -> dict[str, bytes]:
+    """Reads files of a tar, which may be packed, as a mapping from name to content. Links and sparse files in it are
+    left out.
+
+    Args:
+      path: Path of the tar.
+      is_needed: Function that returns whether the file of a name is read.
+
+    Raises:
+      UnreadableError: The file is not a tar, is damaged, or unpacks to far more than its size.
+    """
+    files = {}
+    with open_unpacked(path) as content, reading(path, "a readable tar"):
+        with tarfile.open(fileobj=content, mode="r|") as archive:
+            for member in archive:
+                name = member.name.removeprefix("./")
+                if member.isreg() and not member.issparse() and is_needed(name):
+                    body = archive.extractfile(member)
+                    files[name] = b"" if body is None else body.read()
+    return files
 
 
 def _zip_member(path: str | os.PathLike[str], archive: zipfile.ZipFile) -> str:

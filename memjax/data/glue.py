@@ -4,7 +4,6 @@ Wang, Singh, Michael, Hill, Levy and Bowman, "GLUE: A Multi-Task Benchmark and A
 Understanding", ICLR 2019, https://arxiv.org/abs/1804.07461.
 """
 
-import csv
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data.paths import find_packed, read_text
+from memjax.data.reading_report import Record
+from memjax.data.records import read_table
 from memjax.data.sources import SPLITS, assign_split
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
@@ -177,14 +178,14 @@ def _find_columns(header: Sequence[str], task: GlueTask) -> tuple[list[int], int
     return places[:-1], places[-1]
 
 
-def _read_rows(file: Path) -> Iterator[list[str]]:
-    """Reads the rows of a TSV file without quotes."""
-    return csv.reader(read_text(file).split("\n"), delimiter="\t", quoting=csv.QUOTE_NONE)
+def _read_rows(file: Path) -> Iterator[Record]:
+    """Reads the rows of a TSV file without quotes. Blank lines are left out."""
+    return read_table(read_text(file), file, delimiter="\t", has_quotes=False)
 
 
 def _has_labels(file: Path, task: GlueTask) -> bool:
     """Returns whether a file has a column of classes."""
-    header = next(_read_rows(file), [])
+    header = next((record.value for record in _read_rows(file)), [])
     if isinstance(task.label, int):
         return len(header) > max(task.label, *(int(place) for place in task.texts))
     return _find_columns(header, task) is not None
@@ -197,14 +198,15 @@ def _read_tsv(file: Path, task: GlueTask) -> Iterator[LabelledText]:
       ValueError: A missing column, a line with too few columns, or an unknown class.
     """
     rows = _read_rows(file)
-    header = [] if isinstance(task.label, int) else next(rows, [])
+    header: list[str] = [] if isinstance(task.label, int) else next((record.value for record in rows), [])
     columns = _find_columns(header, task)
     if columns is None:
         names = ", ".join(str(name) for name in (*task.texts, task.label))
         raise ValueError(f"{file}: its columns are {', '.join(header) or 'none'}, allowed: with {names}")
     texts, label = columns
-    for number, row in enumerate(rows, start=1 + bool(header)):
-        if not row or (task.skips_broken and len(row) <= max(*texts, label)):
+    for record in rows:
+        row, number = record.value, record.number
+        if task.skips_broken and len(row) <= max(*texts, label):
             continue
         if len(row) <= max(*texts, label):
             raise ValueError(f"{file}, line {number}: {len(row)} columns, allowed: at least {max(*texts, label) + 1}")

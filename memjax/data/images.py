@@ -1,6 +1,7 @@
 """Grey images as documents with one token per pixel, row by row: reads MNIST, and converts tokens back to images."""
 
 import hashlib
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -11,6 +12,7 @@ from memjax import config as configs
 from memjax.data.documents import FixedLengthDocuments
 from memjax.data.file_contents import open_unpacked
 from memjax.data.paths import find_packed
+from memjax.data.reading import reading
 
 __all__ = ["ImageDocuments", "images_from_tokens", "mnist", "png_grid"]
 
@@ -66,11 +68,11 @@ def mnist(folder: str | Path, split: str) -> ImageDocuments:
     if path is None:
         raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {FILES[split]}, also .gz")
     images = read_idx(path)
-    if split == "test":
+    if split != "test":
+        cut = len(images) - min(VALIDATION_IMAGES, len(images) // 2)
+        images = images[:cut] if split == "train" else images[cut:]
+    with reading(path, "an idx file of images"):
         return ImageDocuments(images)
-    held_out = min(VALIDATION_IMAGES, len(images) // 2)
-    cut = len(images) - held_out
-    return ImageDocuments(images[:cut] if split == "train" else images[cut:])
 
 
 def open_mnist(data: configs.Data, split: str) -> ImageDocuments:
@@ -105,8 +107,8 @@ def _read_idx(path: str | Path, magic: int, what: str) -> np.ndarray:
     if len(content) < begin or struct.unpack(">I", content[:4])[0] != magic:
         raise ValueError(f"{path}: not an idx file of {what} (magic number {magic})")
     shape = struct.unpack(f">{axes}I", content[4:begin])
-    if len(content) != begin + int(np.prod(shape)):
-        raise ValueError(f"{path}: {len(content)} bytes, {begin + int(np.prod(shape))} expected for {shape} {what}")
+    if len(content) != (size := begin + math.prod(shape)):
+        raise ValueError(f"{path}: {len(content)} bytes, {size} expected for {shape} {what}")
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,8 @@ from memjax import config as configs
 from memjax.data.documents import Example, Examples
 from memjax.data.paths import read_text
 from memjax.data.questions import find_required_file
+from memjax.data.reading import expect, reading
+from memjax.data.records import parse_json_file, parse_json_text
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.seqio import seqio_pairs
 from memjax.data.sources import SPLITS, count_in_split
@@ -61,6 +62,10 @@ class Instruction:
     question: str
     answers: tuple[str, ...]
     group: str = ""
+
+    def __post_init__(self):
+        for text in (self.context, self.question, *self.answers):
+            expect(text, str)
 
 
 class Marks(NamedTuple):
@@ -296,8 +301,8 @@ def woz_instructions(path: str, split: str) -> list[Instruction]:
     """
     file = find_required_file(path, f"woz_{_file_part(split, 'validate')}_en.json")
     instructions = []
-    try:
-        for dialogue in json.loads(read_text(file)):
+    with reading(file, "the JSON of WOZ 2.0"):
+        for dialogue in parse_json_file(file):
             for turn in dialogue["dialogue"]:
                 labels = [(slot, value) for slot, value in turn["turn_label"]]
                 informs = [(slot, value) for slot, value in labels if slot != "request"]
@@ -307,8 +312,6 @@ def woz_instructions(path: str, split: str) -> list[Instruction]:
                 )
                 group = str(dialogue["dialogue_idx"])
                 instructions.append(Instruction(said, "What is the change in state?", (answer,), group))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{file}: not of the form of WOZ 2.0 ({type(error).__name__}: {error})") from None
     return instructions
 
 
@@ -367,8 +370,8 @@ def wikisql_instructions(path: str, split: str) -> list[Instruction]:
       ValueError: A file that is missing or of another form.
     """
     file, part, instructions = find_required_file(path, "wikisql.json"), _file_part(split, "dev"), []
-    try:
-        for query in json.loads(read_text(file)):
+    with reading(file, "the JSON of text2sql-data"):
+        for query in parse_json_file(file):
             for sentence in query["sentences"]:
                 if sentence["question-split"] == part:
                     answer = query["sql"][0].replace("TABLEalias0.", "").replace(" AS TABLEalias0", "")
@@ -377,8 +380,6 @@ def wikisql_instructions(path: str, split: str) -> list[Instruction]:
                     answer = re.sub(r"\bvar\d+\b", fill, answer).removesuffix(" ;")
                     words = "What is the translation from English to SQL?"
                     instructions.append(Instruction(sentence["original"].strip(), words, (answer,)))
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{file}: not of the form of text2sql-data ({type(error).__name__}: {error})") from None
     return instructions
 
 
@@ -437,15 +438,11 @@ def read_instruction_lines(path: str, split: str) -> list[Instruction]:
     for number, line in enumerate(read_text(file).split("\n")):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-            context, answers = row.get("context", ""), row["answers"]
-            answers = (answers,) if isinstance(answers, str) else tuple(answers)
-            assert answers and all(isinstance(text, str) for text in (context, row["question"], *answers))
-            instructions.append(Instruction(context, row["question"], answers, str(row.get("group", ""))))
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError):
-            allowed = "a JSON object with question, answers, and where there is one context"
-            raise ValueError(f"{file}:{number + 1}: given {line[:40]!r}, allowed: {allowed}") from None
+        with reading(f"{file}:{number + 1}", "a JSON object with question, answers, and where there is one context"):
+            row = expect(parse_json_text(line), dict)
+            answers = [row["answers"]] if isinstance(row["answers"], str) else expect(row["answers"], list)
+            group = str(row.get("group", ""))
+            instructions.append(Instruction(row.get("context", ""), row["question"], (answers[0], *answers[1:]), group))
     return instructions
 
 

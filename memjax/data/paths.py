@@ -11,6 +11,7 @@ from pathlib import Path
 
 from memjax.data.content import file_sha256, files_with_facts
 from memjax.data.file_contents import HEAD_BYTES, PACKINGS, check_text, decode_bytes, open_unpacked, read_text_file
+from memjax.data.reading import check_inside
 from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.settings.reading_rules import ReadingRules, check_encoding
 
@@ -33,7 +34,7 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
     glob. Not finding any is an error.
 
     Raises:
-      ValueError: The path has no files.
+      ValueError: The path has no files, or is a folder with a link that leads out of it.
     """
     if not str(path):
         raise ValueError("path: not given; give a file, a folder or a glob")
@@ -44,6 +45,8 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
         os.scandir(path).close()  # a folder that may not be read looks empty to `rglob`
     candidates = Path(path).rglob("*") if is_folder else map(Path, glob(str(path), recursive=True))
     files = sorted(file for file in candidates if file.is_file() and not (is_folder and is_hidden(file, path)))
+    for file in filter(Path.is_symlink, files if is_folder else []):
+        check_inside(file, Path(path))
     if not files:
         what = "has no files" if is_folder else "does not exist and matches no file"
         raise ValueError(f"path: {path} {what}; give a file, a folder or a glob")
@@ -115,10 +118,11 @@ def packed_names(*names: str) -> list[str]:
 
 def find_packed(folder: str | os.PathLike[str], *names: str) -> Path | None:
     """Returns the path of the first of some files, given by their names, that exists in a folder, unpacked or packed.
-    None if none exists.
+    None if none exists. A link that leads out of the folder is an error.
     """
     files = (Path(folder) / f"{name}{suffix}" for name in names for suffix in ("", *PACKINGS))
-    return next((file for file in files if file.is_file()), None)
+    file = next((file for file in files if file.is_file()), None)
+    return check_inside(file, Path(folder)) if file is not None and file.is_symlink() else file
 
 
 def read_text(path: str | os.PathLike[str], *, allow_empty: bool = False, encoding: str = "utf-8") -> str:

@@ -5,14 +5,14 @@ QA-SRL Annotation", ACL 2020, https://arxiv.org/abs/1911.03243. This is not QA-S
 and LAMOL use.
 """
 
-import csv
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
 from memjax import config as configs
 from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, find_required_file
+from memjax.data.reading import reading
+from memjax.data.records import read_table
 from memjax.data.sources import SPLITS, assign_split
 
 __all__ = ["parse_qa_srl"]
@@ -60,24 +60,22 @@ def _entries(gold: Path, sentences: Path) -> Iterator[QuestionRecord]:
 
 def _answer(words: list[str], place: str, file: Path) -> tuple[str, int]:
     """Returns the answer at a range of words such as `0:2`, and the position of its first character in the sentence."""
-    try:
+    with reading(f"{file}, answer_range {place!r}", "tokens of the sentence, as 0:2"):
         begin, end = map(int, place.split(":"))
-        assert 0 <= begin < end <= len(words)
-    except (ValueError, AssertionError):
-        raise ValueError(f"{file}: answer_range {place!r}, allowed: tokens of the sentence, as 0:2") from None
+        if not 0 <= begin < end <= len(words):
+            raise ValueError(f"outside of {len(words)} tokens")
     return " ".join(words[begin:end]), sum(len(word) + 1 for word in words[:begin])
 
 
 def _columns(file: Path, *names: str) -> Iterator[tuple[str, ...]]:
     """Reads some columns of a CSV file, row by row."""
-    table = csv.DictReader(io.StringIO(read_text(file), newline=""))
-    missing = [name for name in names if name not in (table.fieldnames or ())]
+    table = read_table(read_text(file), file, delimiter=",", has_quotes=True)
+    header: list[str] = next((record.value for record in table), [])
+    missing = [name for name in names if name not in header]
     if missing:
-        raise ValueError(f"{file}: no column {missing[0]!r}, allowed: {', '.join(table.fieldnames or ())}")
-    for row in table:
-        values = tuple(row[name] for name in names)
-        if None in values:
-            raise ValueError(
-                f"{file}:{table.line_num}: given a row that ends early, allowed: all of {', '.join(names)}"
-            )
-        yield values
+        raise ValueError(f"{file}: no column {missing[0]!r}, allowed: {', '.join(header)}")
+    columns = [header.index(name) for name in names]
+    for record in table:
+        if len(record.value) <= max(columns):
+            raise ValueError(f"{record.place}: given a row that ends early, allowed: all of {', '.join(names)}")
+        yield tuple(record.value[column] for column in columns)

@@ -7,14 +7,14 @@ Difference from the data set: every turn is read without the turns before it, as
 spans, and turns without an answer are left out.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from memjax import config as configs
-from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
+from memjax.data.reading import expect, reading
+from memjax.data.records import parse_json_file
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
 
@@ -72,12 +72,10 @@ def _entry_of_turn(title: str, question: str, context: str, original: str, answe
 
 def _read_json(file: Path) -> Iterator[QuestionRecord]:
     """Reads all turns of a file."""
-    try:
-        for article in json.loads(read_text(file))["data"]:
+    with reading(file, "the JSON of QuAC"):
+        for article in parse_json_file(file)["data"]:
             for paragraph in article["paragraphs"]:
                 for turn in paragraph["qas"]:
                     answers = [(answer["text"], answer["answer_start"]) for answer in turn["answers"]]
                     question_parts = (turn["question"], paragraph["context"], turn["orig_answer"]["text"])
-                    yield _entry_of_turn(article["title"], *question_parts, answers)
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file}: not of the form of QuAC ({type(error).__name__}: {error})") from None
+                    yield _entry_of_turn(expect(article["title"], str), *question_parts, answers)

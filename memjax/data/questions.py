@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memjax.data.paths import find_packed, packed_names
+from memjax.data.reading import expect
 from memjax.data.sources import SPLITS, assign_split
 
 __all__ = ["QuestionRecord", "Question", "QuestionSplit", "collect_questions", "select_questions", "split_questions"]
@@ -27,6 +28,12 @@ class Question:
     question: str
     context: str
     answers: tuple[tuple[str, int], ...]
+
+    def __post_init__(self):
+        for text in (self.question, self.context, *(text for text, _ in self.answers)):
+            expect(text, str)
+        for _, position in self.answers:
+            expect(position, int)
 
 
 class QuestionRecord(NamedTuple):

@@ -33,6 +33,7 @@ from memjax.data.file_contents import (
     read_text_file,
     unpacked_name,
 )
+from memjax.data.reading import reading
 from memjax.data.reading_report import Record, UnreadableError
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "json_line_records",
     "missing_text_error",
     "parse_json",
+    "parse_json_file",
+    "parse_json_text",
     "read_json",
     "read_records",
     "read_table",
@@ -119,7 +122,8 @@ def read_json(text: str, name: object) -> Iterator[Record]:
       UnreadableError: An array that is not JSON.
     """
     if text.lstrip().startswith("["):
-        entries = _json_array(text, name)
+        with reading(name, "a JSON array, or one JSON object per line"):
+            entries = _json_array(text)
     elif (whole := _object_of_lines(text)) is not None:
         lists = [whole[name] for name in _CONTAINERS if isinstance(whole.get(name), list)]
         entries = lists[0] if lists else [whole]
@@ -131,16 +135,16 @@ def read_json(text: str, name: object) -> Iterator[Record]:
         yield Record(f"{name}, row {number}", number, entry, size)
 
 
-def _json_array(text: str, name: object) -> list[Any]:
+def _json_array(text: str) -> list[Any]:
     """Parses a JSON array, or lines that are arrays."""
     try:
         return json.loads(text)
-    except ValueError as error:
+    except json.JSONDecodeError:
         lines = text.lstrip().split("\n")
         # Lines that are arrays each are no JSON array.
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(json.JSONDecodeError):
             return [json.loads(line) for line in lines if line.strip()]
-        raise UnreadableError(f"path: {name} is not JSON ({error}); mend it", "not JSON") from None
+        raise
 
 
 def _object_of_lines(text: str) -> dict[str, Any] | None:
@@ -148,13 +152,32 @@ def _object_of_lines(text: str) -> dict[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
     first = text.lstrip().split("\n", 1)[0]
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         json.loads(first)
         if text.strip() != first.strip():
             return None  # JSON lines
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return json.loads(text)
     return None
+
+
+def parse_json_text(text: str | bytes) -> Any:
+    """Parses a JSON value, inside of `memjax.data.reading.reading`, which turns errors into a line with the file.
+
+    Raises:
+      ValueError: The text is not JSON.
+    """
+    return json.loads(text)
+
+
+def parse_json_file(path: str | os.PathLike[str]) -> Any:
+    """Reads the JSON value of a file, which may be packed, inside of `memjax.data.reading.reading`, which turns errors
+    into a line with the file.
+
+    Raises:
+      ValueError: The file is not text, or not JSON.
+    """
+    return json.loads(read_text_file(path))
 
 
 def json_line_records(lines: Iterable[str | bytes], name: object) -> Iterator[Record]:
@@ -172,12 +195,10 @@ def parse_json(line: str | bytes, place: str) -> Any:
     line in the error.
     """
     try:
-        return json.loads(decode_bytes(line, place) if isinstance(line, bytes) else line)
+        with reading(place, "one JSON object per line, or an array"):
+            return json.loads(decode_bytes(line, place) if isinstance(line, bytes) else line)
     except UnreadableError as error:
         return error
-    except (ValueError, RecursionError) as error:
-        message = f"path: {place} is not JSON ({error}); give one JSON object per line, or an array"
-        return UnreadableError(message, "not JSON")
 
 
 def read_table(text: str, name: object, *, delimiter: str = "", has_quotes: bool | None = None) -> Iterator[Record]:
@@ -204,18 +225,21 @@ def read_table(text: str, name: object, *, delimiter: str = "", has_quotes: bool
     text = text.removeprefix("\ufeff")
     if separator := re.match(r'"?sep=(.)"?\r?\n', text):  # as Excel writes it
         delimiter, text = delimiter or separator[1], text[separator.end() :]
-    delimiter = delimiter or _delimiter_of(text)
-    if has_quotes is None:
-        has_quotes = delimiter != "\t" or _has_table_quotes(text)
-    options: dict[str, Any] = {} if has_quotes else {"quoting": csv.QUOTE_NONE}
-    lines = _CountedLines(text)
-    for number, row in enumerate(csv.reader(lines, delimiter=delimiter, **options), start=1):
-        taken = lines.take()
-        if row:
-            yield Record(f"{name}, row {number}", number, row, sum(map(len, taken)))
-        if has_quotes and len(taken) > 1 and lines.is_done and _is_open(taken, delimiter):
-            message = f"path: {name}, row {number}: a quote is never closed; mend it, or double quotes inside of fields"
-            raise UnreadableError(message, "with an open quote")
+    with reading(name, "a table, one row per line"):
+        delimiter = delimiter or _delimiter_of(text)
+        if has_quotes is None:
+            has_quotes = delimiter != "\t" or _has_table_quotes(text)
+        options: dict[str, Any] = {} if has_quotes else {"quoting": csv.QUOTE_NONE}
+        lines = _CountedLines(text)
+        for number, row in enumerate(csv.reader(lines, delimiter=delimiter, **options), start=1):
+            taken = lines.take()
+            if row:
+                yield Record(f"{name}, row {number}", number, row, sum(map(len, taken)))
+            if has_quotes and len(taken) > 1 and lines.is_done and _is_open(taken, delimiter):
+                advice = "mend it, or double quotes inside of fields"
+                raise UnreadableError(
+                    f"path: {name}, row {number}: a quote is never closed; {advice}", "with an open quote"
+                )
 
 
 class _CountedLines:
@@ -281,8 +305,8 @@ def _has_table_quotes(text: str) -> bool:
 
 def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
     """Yields the rows of Parquet and Arrow files."""
-    arrow = import_extra("pyarrow", path, form.capitalize())
-    try:
+    arrow, number = import_extra("pyarrow", path, form.capitalize()), 0
+    with reading(path, f"a whole {form.capitalize()} file"):
         if form == "parquet":
             batches = importlib.import_module("pyarrow.parquet").ParquetFile(path).iter_batches(1024)
         else:
@@ -292,15 +316,12 @@ def _read_columns(path: str | os.PathLike[str], form: str) -> Iterator[Record]:
             batches = (
                 map(reader.get_batch, range(reader.num_record_batches)) if opener is arrow.ipc.open_file else reader
             )
-        number = 0
         for batch in batches:
+            batch.validate(full=True)  # a damaged offset would end the process
             size = batch.nbytes // max(batch.num_rows, 1)
             for row in batch.to_pylist():
                 number += 1
                 yield Record(f"{path}, row {number}", number, row, size)
-    except (arrow.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise UnreadableError(f"path: {path} is damaged {form} ({reason}); check the file", "damaged") from None
 
 
 # Texts of records

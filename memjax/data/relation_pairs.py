@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from memjax import config as configs
+from memjax.data.array_files import read_array
 from memjax.data.glue import LabelledText
 from memjax.data.relation_sentences import RelationSplits, name_words, sample_candidates
 from memjax.data.vectors import VectorArrays, open_feature_files
@@ -107,7 +108,7 @@ def open_cached_pairs(
     file = folder / PAIRS.format(split)
     if not file.is_file():
         raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {file.name}")
-    pairs = np.load(file)
+    pairs = read_array(file, f"int32 [{len(labels)}, 3]")
     if pairs.shape != (len(labels), 3) or pairs.dtype.kind != "i":
         actual, allowed = f"{pairs.dtype} {list(pairs.shape)}", f"int32 [{len(labels)}, 3]"
         raise ValueError(f"{file}: given {actual}, allowed: {allowed}")

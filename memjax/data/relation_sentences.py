@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,8 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.paths import find_packed, packed_names, read_text
+from memjax.data.reading import expect, reading
+from memjax.data.records import parse_json_file
 from memjax.data.sources import SPLITS, assign_split
 from memjax.data.vectors import make_random_state
 from memjax.settings.reading_rules import held_out_shares
@@ -207,24 +208,21 @@ def read_entity_positions(file: str | Path) -> dict[str, tuple[int, int, int, in
       ValueError: A file of another form, or entities beyond their sentence.
     """
     read: list[tuple[str, list[list[int]]]] = []
-    try:
+    entities = {}
+    with reading(file, "a file of CFRL with places of the things, or .json of FewRel"):
         if ".json" in Path(file).suffixes:
-            for rows in json.loads(read_text(file)).values():
+            for rows in parse_json_file(file).values():
                 read += [(" ".join(row["tokens"]), [row[entity][2][0] for entity in "ht"]) for row in rows]
         else:
             for line in filter(str.strip, read_text(file).splitlines()):
                 fields = line.split("\t")
                 read.append((fields[2], [[int(place) for place in fields[column].split()] for column in (4, 6)]))
-        entities = {}
         for number, (text, (head, tail)) in enumerate(read, start=1):
-            spans = (head[0], head[-1], tail[0], tail[-1])
+            spans = tuple(expect(place, int) for place in (head[0], head[-1], tail[0], tail[-1]))
             words = text.split()
             if len(words) == len(text.strip().split(" ")):  # else places count words that are white space
                 check_entities(spans, len(words), f"{file}, sentence {number}")
                 entities.setdefault(_normalize(text), spans)
-    except (KeyError, IndexError, TypeError, json.JSONDecodeError):
-        allowed = "a file of CFRL with places of the things, or .json of FewRel"
-        raise ValueError(f"{file}: given without places, allowed: {allowed}") from None
     return entities
 
 
@@ -241,10 +239,8 @@ def _read_rows(file: Path, names: Sequence[str], of_names: str) -> tuple[list[Re
         if fields[1].strip() == NO_NEGATIVES:
             without += 1
             continue
-        try:
+        with reading(f"{file}:{number}", "numbers of relations"):
             label, candidates = int(fields[0]), [int(candidate) for candidate in fields[1].split()]
-        except ValueError:
-            raise ValueError(f"{file}:{number}: given {line[:40]!r}, allowed: numbers of relations") from None
         if wrong := [number for number in (label, *candidates) if not 1 <= number <= len(names)]:
             allowed = f"1 to {len(names)}, the names of {of_names}"
             raise ValueError(f"{file}:{number}: given relation {wrong[0]}, allowed: {allowed}")
@@ -272,15 +268,16 @@ def parse_tacred(source: configs.Tacred) -> RelationSplits:
         file = find_packed(Path(path).expanduser(), name)
         if file is None:
             raise ValueError(f"data.source.path: given {path!r}, allowed: a folder with {name}, also .xz or .gz")
-        try:
-            rows[split] = [{**row, "place": f"{file}, {row['id']}"} for row in json.loads(read_text(file))]
-        except (ValueError, TypeError, KeyError):
-            raise ValueError(f"{file}: no list of sentences with an id, allowed: TACRED's JSON") from None
-    names = sorted({str(row.get("relation")) for split_rows in rows.values() for row in split_rows} - {NO_RELATION})
+        with reading(file, "TACRED's JSON, a list of sentences with an id"):
+            rows[split] = [
+                {**row, "place": f"{file}, {row['id']}", "relation": expect(row["relation"], str)}
+                for row in parse_json_file(file)
+            ]
+    names = sorted({row["relation"] for split_rows in rows.values() for row in split_rows} - {NO_RELATION})
     number = {name: place for place, name in enumerate(names)}
 
     def sentence(row: Mapping[str, Any]) -> RelationSentence:
-        words, label = row["token"], number[row["relation"]]
+        words, label = expect(row["token"], list), number[row["relation"]]
         spans = tuple(int(row[f"{who}_{end}"]) for who in ("subj", "obj") for end in ("start", "end"))
         check_entities(spans, len(words), row["place"])
         ranked = sorted(
@@ -289,13 +286,11 @@ def parse_tacred(source: configs.Tacred) -> RelationSplits:
         others = tuple([relation for relation in ranked if relation != label][: source.num_candidates])
         return RelationSentence(" ".join(words).lower(), label, others, spans)  # type: ignore[arg-type]
 
-    try:
-        related_rows = {
-            split: [row for row in split_rows if row["relation"] != NO_RELATION] for split, split_rows in rows.items()
-        }
+    related_rows = {
+        split: [row for row in split_rows if row["relation"] != NO_RELATION] for split, split_rows in rows.items()
+    }
+    with reading(path, "TACRED's JSON"):
         sentences = {split: [sentence(row) for row in split_rows] for split, split_rows in related_rows.items()}
-    except KeyError as error:
-        raise ValueError(f"{path}: a sentence without {error.args[0]!r}, allowed: TACRED's JSON") from None
     return RelationSplits(
         tuple(names), sentences, 0, sum(map(len, rows.values())) - sum(map(len, related_rows.values()))
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.data.byte_pairs import BytePairTokenizer
+from memjax.data.reading import reading
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.durable_files import DamagedError, file_checksum, read_json, write_file, write_json
@@ -67,11 +68,9 @@ def load_tokenizer(folder: Path) -> Any:
     about_file = folder / ABOUT
     if not about_file.is_file():
         raise ValueError(f"tokenizer: {about_file} is missing, allowed: the folder that was made with the run, whole")
-    try:
+    with reading(about_file, "the file that was made with the run"):
         description = read_json(about_file)
         load, fingerprint = _LOADERS[description["kind"]], description["fingerprint"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"tokenizer: {about_file} is damaged, {MADE_WITH_RUN}") from error
     for name, expected in description.get("files", {}).items():  # earlier versions wrote none
         file = folder / name
         if not file.is_file() or file_checksum(file) != expected:

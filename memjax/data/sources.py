@@ -21,6 +21,7 @@ from memjax.data.paths import (
     readable_files,
     select_texts,
 )
+from memjax.data.reading import check_inside, reading
 from memjax.data.reading_report import UnreadableError
 from memjax.settings.reading_rules import ReadingRules
 
@@ -299,7 +300,7 @@ def find_directory_files(
         raise ValueError(f"path: {root} is not a folder; give the folder that holds one folder per document")
     members = {}
     for folder in sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
-        files = _files_of_folder(folder, pattern, order_file)
+        files = _files_of_folder(folder, root, pattern, order_file)
         if files:
             members[folder.name] = files
     if not members:
@@ -341,14 +342,18 @@ def _line_end(text: str, place: int) -> int:
     return end if 0 < end < len(text) else place
 
 
-def _files_of_folder(folder: Path, pattern: str, order_file: str) -> list[Path]:
-    """Lists the files of a folder in the order in which they are joined."""
+def _files_of_folder(folder: Path, root: Path, pattern: str, order_file: str) -> list[Path]:
+    """Lists the files of a folder in the order in which they are joined. All must be inside `root`."""
     listing = folder / order_file
     if order_file and listing.is_file():
-        listed = [folder / line.strip() for line in read_text(listing).splitlines() if line.strip()]
-        missing = [file for file in listed if not file.is_file()]
-        if missing:
-            raise ValueError(f"order_file: {listing} lists {missing[0]}, which is not a file; correct the list")
-        return listed
-    files = (file for file in folder.glob(pattern) if file.is_file() and not is_hidden(file, folder))
+        with reading(listing, "a list of files, one path in the folder per line"):
+            listed = [
+                folder / line.strip() for line in read_text(check_inside(listing, root)).splitlines() if line.strip()
+            ]
+            missing = [file for file in listed if not file.is_file()]
+            if missing:
+                raise ValueError(f"order_file: {listing} lists {missing[0]}, which is not a file; correct the list")
+            return [check_inside(file, root) for file in listed]
+    files_of_pattern = (file for file in folder.glob(pattern) if file.is_file() and not is_hidden(file, folder))
+    files = [check_inside(file, root) for file in files_of_pattern]
     return sorted(files, key=lambda file: file.relative_to(folder).parts)

@@ -6,14 +6,14 @@ https://arxiv.org/abs/1606.05250.
 
 import functools
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from memjax import config as configs
-from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
+from memjax.data.reading import expect, reading
+from memjax.data.records import parse_json_file
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
 
@@ -73,11 +73,12 @@ def _entries(file: Path, part: int = 0, parts: int = 1) -> Iterator[QuestionReco
 
 def _read_json(file: Path) -> list[tuple[str, list[Question]]]:
     """Reads the title and the questions of every article of a file."""
-    try:
-        articles = json.loads(read_text(file))["data"]
-        return [(article["title"], [q for p in article["paragraphs"] for q in _questions(p)]) for article in articles]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{file}: not of the form of SQuAD 1.1 ({type(error).__name__}: {error})") from None
+    with reading(file, "the JSON of SQuAD 1.1"):
+        articles = parse_json_file(file)["data"]
+        return [
+            (expect(article["title"], str), [q for p in article["paragraphs"] for q in _questions(p)])
+            for article in articles
+        ]
 
 
 def _questions(paragraph: Mapping[str, Any]) -> list[Question]:

@@ -23,6 +23,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from memjax import config as configs
+from memjax.data.reading import expect, reading
+from memjax.data.records import parse_json_text
 from memjax.data.sentencepiece_models import SPACE, fit_sentencepiece
 from memjax.durable_files import explain_full_disk, sync_to_disk
 
@@ -196,15 +198,12 @@ class SentencePieceTokenizer(_ByteTable):
         if not model.is_file():
             raise ValueError(f"tokenizer: {model} is not a file; give a SentencePiece model, or train one")
         content = model.read_bytes()
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(content)
-        except RuntimeError as error:
-            raise ValueError(f"tokenizer: {model} is not a SentencePiece model; train one") from error
         self.path, self._content = model, content
         self.fingerprint = "sentencepiece-" + hashlib.sha256(content).hexdigest()[:16]
-        processor = self._processor
-        super().__init__([_piece_bytes(processor, i) for i in range(processor.get_piece_size())])
+        with reading(model, "a SentencePiece model; train one"):
+            processor = self._processor = sentencepiece.SentencePieceProcessor()
+            processor.LoadFromSerializedProto(content)
+            super().__init__([_piece_bytes(processor, i) for i in range(processor.get_piece_size())])
         # A model without these ids (T5 has no begin id) starts documents with its padding id, as T5's decoder does.
         self.pad_id = max(processor.pad_id(), 0)
         self.begin_id = processor.bos_id() if processor.bos_id() >= 0 else self.pad_id
@@ -423,7 +422,8 @@ class WordTokenizer(_ByteTable):
         """Loads a tokenizer whose vocabulary `save` has written."""
         if not Path(path).is_file():
             raise ValueError(f"tokenizer: {path} is not a file; give a vocabulary written by WordTokenizer.save")
-        return cls(json.loads(Path(path).read_text("utf-8")))
+        with reading(path, "a JSON list of words"):
+            return cls(expect(parse_json_text(Path(path).read_bytes()), list))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the vocabulary to a JSON file."""

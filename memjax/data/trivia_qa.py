@@ -15,7 +15,6 @@ Differences from the authors' conversion:
 """
 
 import functools
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,6 +22,8 @@ from pathlib import Path
 from memjax import config as configs
 from memjax.data.paths import find_packed, read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
+from memjax.data.reading import check_inside, expect, reading
+from memjax.data.records import parse_json_file
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares
 
@@ -55,13 +56,11 @@ def parse_trivia_qa(source: configs.TriviaQa, split: str) -> QuestionSplit:
         raise ValueError(f"data.source.path: {source.path} has no evidence/{pages}, allowed: the folder of triviaqa-rc")
 
     def read(file: Path) -> Iterator[QuestionRecord]:
-        try:
-            for row in json.loads(read_text(file))["Data"]:
+        with reading(file, "the JSON of TriviaQA"):
+            for row in parse_json_file(file)["Data"]:
                 texts = (_page(evidence, page["Filename"]) for page in row.get(PAGES[pages], ()) if "Filename" in page)
                 names = (row["Answer"]["Value"], *row["Answer"]["Aliases"])
-                yield _entry(row["QuestionId"], row["Question"], names, texts, source.max_words)
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{file}: not of the form of TriviaQA ({type(error).__name__}: {error})") from None
+                yield _entry(expect(row["QuestionId"], str), row["Question"], names, texts, source.max_words)
 
     files = (f"qa/{pages}-train.json", f"qa/{pages}-dev.json")
     return split_questions(source.path, files, read, split=split, **held_out_shares(source))
@@ -122,5 +121,5 @@ def _first_words(text: str, count: int) -> str:
 
 def _page(folder: Path, name: str) -> str | None:
     """Reads a page. None if it is not in the folder, as some pages are not."""
-    file = find_packed(folder, name)
-    return None if file is None else read_text(file, allow_empty=True)
+    file = find_packed(folder, expect(name, str))
+    return None if file is None else read_text(check_inside(file, folder), allow_empty=True)

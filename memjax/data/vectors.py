@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from memjax import config as configs
+from memjax.data.array_files import read_array
 from memjax.data.batch_iterator import epoch_order
 from memjax.data.documents import Example, Examples
 from memjax.data.images import FILES, VALIDATION_IMAGES, read_idx, read_labels
@@ -400,7 +401,7 @@ def open_feature_files(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray
     ):
         if not (folder / name).is_file():
             raise ValueError(f"data.source.path: given {str(folder)!r}, allowed: a folder with {name}")
-        array = np.load(folder / name, mmap_mode="r")
+        array = read_array(folder / name, what, mapped=True)
         if array.ndim != axes or array.dtype.kind != kind or array.dtype.itemsize != 4:
             raise ValueError(f"{folder / name}: given {array.dtype} {list(array.shape)}, allowed: {what}")
         arrays.append(array)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from memjax import config as configs
 from memjax.data.paths import read_text
+from memjax.data.reading import reading
 from memjax.data.tokenizers import WordTokenizer
 
 __all__ = ["WordVectors", "read_word_vectors", "embedding_table"]
@@ -82,10 +83,8 @@ def _read(path: str, changed: int, num_words: int) -> WordVectors:
             raise ValueError(f"{path}:{number}: given {len(numbers)} numbers, allowed: {width}, as the first line has")
         if word in words or word in SYMBOLS:
             continue
-        try:
+        with reading(f"{path}:{number}", "a word and its numbers"):
             values.append(np.array(numbers, np.float32))
-        except ValueError:
-            raise ValueError(f"{path}:{number}: given {line[:40]!r}, allowed: a word and its numbers") from None
         words[word] = len(words)
         if len(words) == num_words:
             break

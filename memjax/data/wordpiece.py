@@ -15,6 +15,7 @@ import numpy as np
 from memjax import config as configs
 from memjax.data.added_tokens import Added, add_tokens
 from memjax.data.paths import read_text
+from memjax.data.reading import reading
 from memjax.data.tokenizers import Ids, write_then_rename
 
 __all__ = ["WordPieceTokenizer"]
@@ -78,10 +79,8 @@ class WordPieceTokenizer:
             raise ValueError(f"vocab: {path} is not a file, allowed: a vocab.txt or a tokenizer.json")
         text = content if path is None else content or read_text(Path(path))
         if text.lstrip().startswith("{"):
-            try:
+            with reading(path, "a tokenizer.json"):
                 self._tokenizer = tokenizers.Tokenizer.from_str(text)
-            except Exception as error:  # the library raises nothing more special
-                raise ValueError(f"vocab: {path} is damaged ({error}), allowed: a tokenizer.json") from error
             kind = type(self._tokenizer.model).__name__
             if kind != "WordPiece":
                 raise ValueError(f"vocab: {path} is a tokenizer of the kind {kind}, allowed: WordPiece")
@@ -94,7 +93,8 @@ class WordPieceTokenizer:
             self._tokenizer = _make_bert_tokenizer(
                 lowercase, ids, strip_accents=strip_accents, split_chinese=split_chinese
             )
-            add_tokens(self._tokenizer, added, path)
+            with reading(path, "a vocab.txt with added tokens that have the next ids"):
+                add_tokens(self._tokenizer, added, path)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         vocabulary = self._tokenizer.get_vocab()
@@ -103,6 +103,9 @@ class WordPieceTokenizer:
             raise ValueError(f"vocab: {path} has no {', '.join(missing)}, allowed: a vocabulary of BERT's kind")
         self._tokenizer.add_special_tokens(list(SPECIAL))
         self.vocab_size: int = self._tokenizer.get_vocab_size()
+        if (largest := max(self._tokenizer.get_vocab().values())) >= self.vocab_size:
+            allowed = f"ids below {self.vocab_size}, the number of entries"
+            raise ValueError(f"vocab: {path} has an entry with the id {largest}, allowed: {allowed}")
         self.pad_id, self.unknown_id, self.begin_id, self.end_id, self.mask_id = (vocabulary[t] for t in SPECIAL)
         self.special_ids = np.array(sorted(vocabulary[token] for token in SPECIAL), np.int32)
         self.fingerprint = "wordpiece-" + hashlib.sha256(self._tokenizer.to_str().encode("utf-8")).hexdigest()[:16]

@@ -10,6 +10,8 @@ from memjax.data.added_tokens import read_added_tokens, read_settings
 from memjax.data.byte_pairs import MASK, BytePairTokenizer
 from memjax.data.byte_pairs import SPECIAL as NAMES
 from memjax.data.paths import read_text
+from memjax.data.reading import reading
+from memjax.data.records import parse_json_text
 from memjax.data.tokenizers import Tokenizer, WordTokenizer
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer
 
@@ -85,7 +87,8 @@ def _read_words(folder: Path) -> WordTokenizer:
         symbols = [line.split()[0] for line in lines if line.strip()]
         if "<eos>" not in symbols:
             raise ValueError(f"{folder / 'vocab.txt'}: has no <eos>, allowed: a vocabulary of Transformer-XL's kind")
-        return WordTokenizer(symbols)
+        with reading(folder / "vocab.txt", "a vocabulary of Transformer-XL's kind"):
+            return WordTokenizer(symbols)
     pickles = [file.name for file in _of(folder, "vocab.bin", "vocab.pkl") if file.is_file()]
     vocabulary = f"{pickles[0]}, a pickle, which is not read" if pickles else "no vocabulary"
     allowed = "vocab.txt, a word a line in the order of ids (`tokenizer.idx2sym` of transformers)"
@@ -106,13 +109,14 @@ def _byte_pairs(tokenizer: Tokenizer) -> Described:
     content = tokenizer.files()["tokenizer.json"]
     special: dict[str, Any] = dict(tokenizer.base.special_names)
     special |= {"chat_template": tokenizer.base.chat_template} if tokenizer.base.chat_template else {}
-    model, pre_tokenizer = json.loads(content)["model"], json.loads(content)["pre_tokenizer"] or {}
+    described = parse_json_text(content)
+    model, pre_tokenizer = described["model"], described["pre_tokenizer"] or {}
     if tokenizer.base.special_names not in NAMES or pre_tokenizer.get("type") != "ByteLevel":
         return {"tokenizer.json": content}, {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
     text = "#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges)
     vocabulary = dict(model["vocab"])
-    for added in json.loads(content)["added_tokens"]:
+    for added in described["added_tokens"]:
         vocabulary.setdefault(added["content"], added["id"])
     files = {
         "tokenizer.json": content,
@@ -129,7 +133,7 @@ def _byte_pairs(tokenizer: Tokenizer) -> Described:
 
 def _pieces(tokenizer: Tokenizer) -> Described:
     content = tokenizer.files()["tokenizer.json"]
-    described = json.loads(content)
+    described = parse_json_text(content)
     ids = described["model"]["vocab"]
     text = "".join(f"{piece}\n" for piece in sorted(ids, key=ids.__getitem__))
     normalizer = described["normalizer"] or {}
@@ -140,7 +144,7 @@ def _pieces(tokenizer: Tokenizer) -> Described:
 
 
 def _words(tokenizer: Tokenizer) -> Described:
-    words = json.loads(tokenizer.files()["words.json"])
+    words = parse_json_text(tokenizer.files()["words.json"])
     symbols = words if "<eos>" in words else ["<pad>", "<s>", "<eos>", "<unk>", *words]
     text = "".join(f"{symbol}\n" for symbol in symbols)
     special = {"eos_token": "<eos>", "unk_token": "<unk>"}

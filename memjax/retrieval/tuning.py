@@ -22,6 +22,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from memjax.data.annotations import NUMBER
+from memjax.data.array_files import read_arrays
+from memjax.data.reading import reading
 from memjax.memory.knn_lm import (
     DISTANCES,
     VALUES,
@@ -107,6 +109,13 @@ class CachedNeighbors:
     values: Int[np.ndarray, "targets neighbors"]
     ids: Int[np.ndarray, "targets neighbors"]
 
+    def __post_init__(self):
+        shapes = {array.shape for array in vars(self).values()}
+        kinds = "".join(array.dtype.kind for array in vars(self).values())
+        if len(shapes) > 1 or any(len(shape) != 2 for shape in shapes) or kinds != "fii":
+            description = ", ".join(f"{name} {array.dtype} {list(array.shape)}" for name, array in vars(self).items())
+            raise ValueError(f"neighbors: given {description}, allowed: arrays [targets, neighbors] of one shape")
+
     def first(self, num_neighbors: int) -> CachedNeighbors:
         """Returns a copy with the `num_neighbors` nearest neighbours of each target, as a search for fewer would have
         found.
@@ -139,8 +148,10 @@ class CachedNeighbors:
     @classmethod
     def load(cls, path: Path | str) -> CachedNeighbors:
         """Reads neighbours that `save` has written."""
-        with np.load(path) as file:
-            return cls(**{field.name: file[field.name] for field in dataclasses.fields(cls)})
+        form = "a .npz of `CachedNeighbors.save`"
+        with reading(path, form):
+            arrays = read_arrays(path, form)
+            return cls(**{field.name: arrays[field.name] for field in dataclasses.fields(cls)})
 
 
 def score_targets(evaluator: Evaluator, variables: Mapping[str, Any]) -> tuple[EvaluationResult, ScoredTargets]:

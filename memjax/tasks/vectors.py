@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.data.array_files import read_array
 from memjax.data.documents import Examples
 from memjax.data.opening import Datasets
 from memjax.data.source_readers import open_source
@@ -47,7 +48,7 @@ class VectorClassification(ClassificationTask):
         """Reads the rows of a `.npy` file of floats `[vectors, width]` as queries, one vector each."""
         if Path(file).suffix != ".npy":
             raise ValueError(f"{file}: given with vectors, allowed: a .npy, float32 [vectors, width]")
-        values = np.load(file)
+        values = read_array(file, "float32 [vectors, width]")
         if values.ndim != 2 or values.dtype.kind != "f":
             raise ValueError(f"{file}: given {values.dtype} {list(values.shape)}, allowed: float32 [vectors, width]")
         return [Query(row) for row in values.astype(np.float32)]

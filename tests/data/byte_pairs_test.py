@@ -73,7 +73,7 @@ def test_ids_are_those_of_the_library(tmp_path):
 @pytest.mark.parametrize("content", ["", "{", '{"model": 3}'])
 def test_a_damaged_file_is_one_line(content, tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(ValueError, match=r"tokenizer: .* is damaged \(.*\), allowed: a byte-level tokenizer"):
+    with pytest.raises(ValueError, match=r"path: .* cannot be read \(.*\), allowed: a byte-level tokenizer"):
         BytePairTokenizer(tmp_path)
 
 

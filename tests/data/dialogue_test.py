@@ -155,7 +155,9 @@ def test_what_is_missing_gets_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"^data\.source\.path: .* has neither WikiData nor cmu_dog\.tar\.xz; give "):
         read_cmu_dog(tmp_path, "train")
     write(tmp_path, files_of(film=8))
-    with pytest.raises(ValueError, match=r"has no document 7 in WikiData, which Conversations/train/a\.json needs$"):
+    with pytest.raises(
+        ValueError, match=r"Conversations/train/a\.json: given the document 7, allowed: one of WikiData$"
+    ):
         read_cmu_dog(tmp_path, "train")
     with pytest.raises(ValueError, match=r"^data\.source\.path: .* has no dialogues of the split 'test'$"):
         read_cmu_dog(tmp_path, "test")

@@ -235,9 +235,14 @@ def test_a_row_of_every_task_gives_its_texts_back(tmp_path, pairs, kind):
     ("source", "name", "text", "line"),
     [
         (Sst, "stsa.binary.train", "2 film", "train:1: class '2', allowed: 0 or 1"),
-        (Woz, "woz_train_en.json", "{", "not of the form of WOZ 2.0"),
-        (WikiSql, "wikisql.json", [{"sql": []}], "not of the form of text2sql-data"),
-        (InstructionLines, "train.jsonl", '{"question": "q"}', "jsonl:1: given .*allowed: a JSON object with question"),
+        (Woz, "woz_train_en.json", "{", r"is not JSON \(.*\), allowed: the JSON of WOZ 2\.0"),
+        (WikiSql, "wikisql.json", [{"sql": []}], "has no 'sentences', allowed: the JSON of text2sql-data"),
+        (
+            InstructionLines,
+            "train.jsonl",
+            '{"question": "q"}',
+            "jsonl:1 has no 'answers', allowed: a JSON object with question",
+        ),
         (Sst, "other", "", "has no stsa.binary.train"),
     ],
 )

@@ -56,5 +56,5 @@ def test_what_is_gone_damaged_or_another_is_told(tmp_path):
     with pytest.raises(ValueError, match=r"words\.json is damaged"):
         load_tokenizer(folder)
     (folder / "about.json").write_text("{")
-    with pytest.raises(ValueError, match=r"about\.json is damaged"):
+    with pytest.raises(ValueError, match=r"about\.json: damaged"):
         load_tokenizer(folder)

@@ -30,7 +30,7 @@ def test_files_and_splits(tmp_path):
     assert len(read(tmp_path, "validation")) == 40
     assert len(read(tmp_path, "test")) == 40
     (tmp_path / "train-v1.1.json").write_text('{"data": [{"title": "x"}]}')
-    with pytest.raises(ValueError, match=r"train-v1\.1\.json: not of the form of SQuAD 1\.1"):
+    with pytest.raises(ValueError, match=r"train-v1\.1\.json has no 'paragraphs', allowed: the JSON of SQuAD 1\.1"):
         read(tmp_path, "train")
 
 

@@ -304,7 +304,7 @@ def to_pickle(folder):
         ("gpt2", change("config.json", model_type="mamba"), r"given model_type 'mamba', allowed: 'gpt2', 'bert', "),
         ("gpt2", change("config.json", n_layer="2"), r"hf_config\['n_layer'\]: given '2', allowed: a value such as 12"),
         ("gpt2", change("config.json", n_head=0), r"hf_config\['n_head'\]: given 0, allowed: a divisor of n_embd = 24"),
-        ("bert", lambda f: (f / "tokenizer.json").write_text("{"), r"tokenizer\.json is damaged \(.*\), allowed: "),
+        ("bert", lambda f: (f / "tokenizer.json").write_text("{"), r"tokenizer\.json cannot be read \(.*\), allowed: "),
         ("bert", lambda f: (f / "tokenizer_config.json").write_text("{"), r"tokenizer_config\.json: given no JSON"),
         ("gpt2", change("config.json", model_type=None), r"given model_type None, allowed: "),
         ("gpt2", change("config.json", n_positions=31), r"has shape \(32, 24\) and not \(31, 24\); allowed: "),
