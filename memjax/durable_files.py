@@ -110,6 +110,12 @@ def explain_full_disk(path: Path, message: str = "free some and run the same com
         raise DiskFull(errno.ENOSPC, f"no space is left on the disk; {message}", str(path)) from error
 
 
+def has_checksum(path: Path) -> bool:
+    """Returns whether the JSON object in an intact file carries a checksum. Earlier versions wrote none."""
+    value = json.loads(path.read_text("utf-8"))
+    return isinstance(value, dict) and CHECKSUM in value
+
+
 def checksum(value: Any) -> str:
     """Returns the SHA-256 of a value that JSON can hold, in hexadecimal digits. The order of the names in an object has
     no effect.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from memjax.durable_files import DamagedError, read_json, write_json
+from memjax.durable_files import DamagedError, has_checksum, read_json, write_json
 
 WITHOUT = "has no checksum (an earlier version of memjax, or another program, wrote it)"
 """Remark on a JSON file that cannot be compared"""
@@ -72,14 +72,12 @@ def accept_config(run: Path) -> None:
 
 
 def _compare_json(file: Path) -> Finding:
-    import json
-
     try:
         value = read_json(file)
     except DamagedError as error:
         return Finding(file, str(error), is_damaged=True)
-    has_checksum = not isinstance(value, dict) or "checksum" in json.loads(file.read_text("utf-8"))
-    return Finding(file, "" if has_checksum else f"{file}: {WITHOUT}")
+    is_compared = not isinstance(value, dict) or has_checksum(file)
+    return Finding(file, "" if is_compared else f"{file}: {WITHOUT}")
 
 
 def _compare_log(file: Path) -> Finding:

@@ -2,6 +2,7 @@
 
 from memjax.models.adapters import *
 from memjax.models.bilstm import *
+from memjax.models.causal_encoder import *
 from memjax.models.encoder_decoder import *
 from memjax.models.encoder_with_head import *
 from memjax.models.factory import *

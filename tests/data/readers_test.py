@@ -32,6 +32,7 @@ PARSERS = {
 }
 READER_FILES = {
     # Foreign files.
+    "interop/gguf_files.py",
     "data/array_files.py",
     "data/content.py",
     "data/file_contents.py",
@@ -39,9 +40,9 @@ READER_FILES = {
     "data/records.py",
     # Files of memjax itself.
     "data/annotations.py",
+    "data/checked_files.py",
     "data/encoder_states.py",
     "data/token_files.py",
-    "datastore/files.py",
     "durable_files.py",
     "lifelong/text_features.py",
     "training/metrics.py",
