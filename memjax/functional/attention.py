@@ -365,7 +365,10 @@ def _group_heads(array: Array, key_heads: int) -> Array:
     if heads == key_heads:
         return array
     if heads % key_heads:
-        raise ValueError(f"keys: given {key_heads} heads, allowed: a divisor of {heads}, the heads of queries")
+        allowed = (
+            f"[batch, memory, heads, head_dim] with a divisor of {heads} at axis 2 (heads), as queries have {heads}"
+        )
+        raise ValueError(f"keys: given {key_heads} heads, allowed: {allowed}")
     return array.reshape(array.shape[0], key_heads, -1, *array.shape[3:])
 
 

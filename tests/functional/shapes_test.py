@@ -16,7 +16,17 @@ from memjax.functional.attention import attention
 from memjax.functional.named_operations import operation
 from memjax.functional.shapes import _annotations, check_shapes
 
-SIZES = {"batch": 2, "length": 12, "heads": 3, "memory": 7, "neighbors": 4, "keys": 9, "buckets": 8, "rate": 5}
+SIZES = {
+    "batch": 2,
+    "length": 12,
+    "heads": 3,
+    "key_heads": 1,
+    "memory": 7,
+    "neighbors": 4,
+    "keys": 9,
+    "buckets": 8,
+    "rate": 5,
+}
 FEATURES = {"features": 41, "value_dim": 42}
 BASIS = functional.gaussian_basis(4, (0.1,))
 STATE = functional.LinearState(jnp.zeros((2, 3, 41, 42)), jnp.zeros((2, 3, 41)))
@@ -52,7 +62,12 @@ OTHERS: dict[str, dict[str, Any]] = {
     "update_rows": {"arrays": (jnp.zeros((50, 10)),), "rule": lambda rows, gradient: (rows[0] - gradient,)},
 }
 """what the layouts do not say"""
-EXACT = {"dilated_convolutions": {"layers": 3}, "strided_convolution": {"rate": 4}, "update_rows": {"dim": 10}}
+EXACT = {
+    "dilated_convolutions": {"layers": 3},
+    "rotate": {"pairs": 4},
+    "strided_convolution": {"rate": 4},
+    "update_rows": {"dim": 10},
+}
 PLAIN = {
     *(
         "at_least_float32",
@@ -66,6 +81,8 @@ PLAIN = {
     ),
     *("init_linear_state", "mrbp_value_and_grad", "num_shards", "operation", "relative_buckets", "relative_distances"),
     *("scan_with_replay", "slot_types", "table_shards", "token_positions", "update_matrices"),
+    *("interpolate_linearly", "interpolate_llama3", "interpolate_longrope", "interpolate_yarn"),
+    *("longrope_attention_factor", "rotary_frequencies", "rotary_waves", "yarn_attention_factor"),
     *("GaussianBasis", "LinearState", "PartialSoftmax", "RolloutResult", "UpdateMatrices"),
 }
 """no arrays, one array of any shape, or any tree of arrays"""
@@ -183,7 +200,7 @@ def test_layouts_that_differ_between_functions():
     tokens, heads = jnp.zeros((2, 5, 3, 4)), jnp.zeros((2, 3, 5, 4))
     with pytest.raises(ValueError, match=r"keys: .* axis 1 \(heads\) as in queries, .*; axes 1 and 2 look swapped"):
         functional.neighbor_attention(tokens, jnp.zeros((2, 5, 3, 6, 4)), jnp.zeros((2, 5, 3, 6, 4)))
-    with pytest.raises(ValueError, match=r"keys: .* axis 2 \(heads\) as in queries, .*; axes 1 and 2 look swapped"):
+    with pytest.raises(ValueError, match=r"keys: given 5 heads, allowed: .* with a divisor of 3 at axis 2 \(heads\)"):
         functional.attention(tokens, heads, heads)
     with pytest.raises(ValueError, match=r"valid: .* at axis 1 \(memory\) as in keys"):
         functional.select_neighbors(tokens, tokens, jnp.ones((2, 5), bool), 2)
