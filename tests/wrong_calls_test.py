@@ -166,7 +166,10 @@ def test_no_memory_takes_any_text_for_a_word():
     assert {field for _, field in free} == names
 
 
-@pytest.mark.parametrize("name", [name for name, module in MODULES.items() if "head_dim" in _field_hints(type(module))])
+OF_LAYERS = [name for name, module in MODULES.items() if {"dim", "head_dim"} <= _field_hints(type(module)).keys()]
+
+
+@pytest.mark.parametrize("name", OF_LAYERS)
 def test_the_width_of_a_head_has_the_usual_default(name):
     module = MODULES[name]
     assert module.clone(head_dim=0).head_dim == module.dim // module.num_heads

@@ -19,7 +19,7 @@ import numpy as np
 from memjax.cli.console import align, continuations, preparation, split_sizes
 from memjax.config import Config, ContinuousCache, Evaluation
 from memjax.data.array_files import read_arrays
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.durable_files import read_json, replace_file, write_json
 from memjax.settings.overrides import load_config, shipped_config
 from memjax.training.experiment import make_experiment

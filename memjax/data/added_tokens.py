@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from memjax.data.reading import expect, reading
+from memjax.data.reader_errors import expect, reading
 from memjax.data.records import parse_json_text
 
 __all__ = ["add_tokens", "read_added_tokens", "read_json_if_exists", "read_json_object", "read_settings"]

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 
 __all__ = ["read_array", "read_arrays"]
 

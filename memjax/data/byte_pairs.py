@@ -13,7 +13,7 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.added_tokens import SETTINGS, add_tokens, read_added_tokens
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.records import parse_json_text
 from memjax.data.reserved_ids import TokenizerWithFrameIds
 from memjax.data.sentencepiece_models import SPACE

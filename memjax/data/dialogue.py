@@ -18,7 +18,7 @@ from memjax import config as configs
 from memjax.data.documents import Documents
 from memjax.data.file_contents import read_tar
 from memjax.data.paths import read_text
-from memjax.data.reading import check_inside, expect, reading
+from memjax.data.reader_errors import check_inside, expect, reading
 from memjax.data.records import parse_json_text
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.sources import Texts

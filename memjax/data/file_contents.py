@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.reading_report import UnreadableError
 from memjax.settings.reading_rules import check_encoding
 

@@ -12,7 +12,7 @@ from memjax import config as configs
 from memjax.data.documents import FixedLengthDocuments
 from memjax.data.file_contents import open_unpacked
 from memjax.data.paths import find_packed
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 
 __all__ = ["ImageDocuments", "images_from_tokens", "mnist", "png_grid"]
 

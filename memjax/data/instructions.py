@@ -19,7 +19,7 @@ from memjax import config as configs
 from memjax.data.documents import Example, Examples
 from memjax.data.paths import read_text
 from memjax.data.questions import find_required_file
-from memjax.data.reading import expect, reading
+from memjax.data.reader_errors import expect, reading
 from memjax.data.records import parse_json_file, parse_json_text
 from memjax.data.reserved_ids import ReservedTokenizer
 from memjax.data.seqio import seqio_pairs

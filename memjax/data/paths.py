@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memjax.data.content import file_sha256, files_with_facts
 from memjax.data.file_contents import HEAD_BYTES, PACKINGS, check_text, decode_bytes, open_unpacked, read_text_file
-from memjax.data.reading import check_inside
+from memjax.data.reader_errors import check_inside
 from memjax.data.reading_report import ReadingReport, UnreadableError
 from memjax.settings.reading_rules import ReadingRules, check_encoding
 

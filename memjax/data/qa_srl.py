@@ -11,7 +11,7 @@ from pathlib import Path
 from memjax import config as configs
 from memjax.data.paths import read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, find_required_file
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.records import read_table
 from memjax.data.sources import SPLITS, assign_split
 

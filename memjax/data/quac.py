@@ -13,7 +13,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
-from memjax.data.reading import expect, reading
+from memjax.data.reader_errors import expect, reading
 from memjax.data.records import parse_json_file
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares

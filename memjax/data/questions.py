@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memjax.data.paths import find_packed, packed_names
-from memjax.data.reading import expect
+from memjax.data.reader_errors import expect
 from memjax.data.sources import SPLITS, assign_split
 
 __all__ = ["QuestionRecord", "Question", "QuestionSplit", "collect_questions", "select_questions", "split_questions"]

@@ -33,7 +33,7 @@ from memjax.data.file_contents import (
     read_text_file,
     unpacked_name,
 )
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.reading_report import Record, UnreadableError
 
 __all__ = [
@@ -162,7 +162,7 @@ def _object_of_lines(text: str) -> dict[str, Any] | None:
 
 
 def parse_json_text(text: str | bytes) -> Any:
-    """Parses a JSON value, inside of `memjax.data.reading.reading`, which turns errors into a line with the file.
+    """Parses a JSON value, inside of `memjax.data.reader_errors.reading`, which turns errors into a line with the file.
 
     Raises:
       ValueError: The text is not JSON.
@@ -171,8 +171,8 @@ def parse_json_text(text: str | bytes) -> Any:
 
 
 def parse_json_file(path: str | os.PathLike[str]) -> Any:
-    """Reads the JSON value of a file, which may be packed, inside of `memjax.data.reading.reading`, which turns errors
-    into a line with the file.
+    """Reads the JSON value of a file, which may be packed, inside of `memjax.data.reader_errors.reading`, which turns
+    errors into a line with the file.
 
     Raises:
       ValueError: The file is not text, or not JSON.

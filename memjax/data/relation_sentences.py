@@ -25,7 +25,7 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.data.paths import find_packed, packed_names, read_text
-from memjax.data.reading import expect, reading
+from memjax.data.reader_errors import expect, reading
 from memjax.data.records import parse_json_file
 from memjax.data.sources import SPLITS, assign_split
 from memjax.data.vectors import make_random_state

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memjax.data.byte_pairs import BytePairTokenizer
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.durable_files import DamagedError, file_checksum, read_json, write_file, write_json

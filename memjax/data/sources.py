@@ -21,7 +21,7 @@ from memjax.data.paths import (
     readable_files,
     select_texts,
 )
-from memjax.data.reading import check_inside, reading
+from memjax.data.reader_errors import check_inside, reading
 from memjax.data.reading_report import UnreadableError
 from memjax.settings.reading_rules import ReadingRules
 

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from memjax import config as configs
-from memjax.data.reading import expect, reading
+from memjax.data.reader_errors import expect, reading
 from memjax.data.records import parse_json_text
 from memjax.data.sentencepiece_models import SPACE, fit_sentencepiece
 from memjax.durable_files import explain_full_disk, sync_to_disk

@@ -22,7 +22,7 @@ from pathlib import Path
 from memjax import config as configs
 from memjax.data.paths import find_packed, read_text
 from memjax.data.questions import Question, QuestionRecord, QuestionSplit, collect_questions, split_questions
-from memjax.data.reading import check_inside, expect, reading
+from memjax.data.reader_errors import check_inside, expect, reading
 from memjax.data.records import parse_json_file
 from memjax.data.tfds import tfds_examples
 from memjax.settings.reading_rules import held_out_shares

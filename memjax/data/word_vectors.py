@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from memjax import config as configs
 from memjax.data.paths import read_text
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.tokenizers import WordTokenizer
 
 __all__ = ["WordVectors", "read_word_vectors", "embedding_table"]

@@ -15,7 +15,7 @@ import numpy as np
 from memjax import config as configs
 from memjax.data.added_tokens import Added, add_tokens
 from memjax.data.paths import read_text
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.tokenizers import Ids, write_then_rename
 
 __all__ = ["WordPieceTokenizer"]

@@ -10,7 +10,7 @@ from memjax.data.added_tokens import read_added_tokens, read_settings
 from memjax.data.byte_pairs import MASK, BytePairTokenizer
 from memjax.data.byte_pairs import SPECIAL as NAMES
 from memjax.data.paths import read_text
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.records import parse_json_text
 from memjax.data.tokenizers import Tokenizer, WordTokenizer
 from memjax.data.wordpiece import SPECIAL, WordPieceTokenizer

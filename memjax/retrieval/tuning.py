@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 
 from memjax.data.annotations import NUMBER
 from memjax.data.array_files import read_arrays
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.memory.knn_lm import (
     DISTANCES,
     VALUES,

@@ -166,7 +166,7 @@ def encode_line(line: Mapping[str, Any]) -> bytes:
 
     Example:
       >>> encode_line({"step": 1})
-      b'{"step": 1, "checksum": "e6a0eb07"}\\n'
+      b'{"step": 1, "checksum": "3a87913d"}\\n'
     """
     content = json.dumps(line).encode()
     return content[:-1] + f', "{CHECKSUM}": "{zlib.crc32(content):08x}"}}\n'.encode()

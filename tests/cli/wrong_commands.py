@@ -253,7 +253,7 @@ WHOLE = {
     "import gpt2": ("gpt2: given without an option", "--weights gpt2 (see --help)"),
     "import --weights missing --run runs/gpt2": (
         "--weights: missing is no folder",
-        "one as save_pretrained writes it, or a name",
+        "one as save_pretrained writes it, a GGUF file, or a name",
     ),
     "export --run runs/none --to out": (
         "runs/none: no run directory (it has no config.json)",

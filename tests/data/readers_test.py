@@ -16,7 +16,7 @@ from memjax.data.corpora import novels
 from memjax.data.dialogue import read_cmu_dog
 from memjax.data.file_contents import MAX_RATIO, read_tar
 from memjax.data.paths import find_files, find_packed, read_text
-from memjax.data.reading import reading
+from memjax.data.reader_errors import reading
 from memjax.data.reading_report import UnreadableError
 from memjax.data.sources import texts_from_directories
 from memjax.settings.sources import Source
