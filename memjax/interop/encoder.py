@@ -112,9 +112,7 @@ class Encoder(ModelFamily):
         encoder_attention(model).pooler = f"{self.names['pooler']}.weight" in names
         return model
 
-    def heads(
-        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
-    ) -> Mapping[str, config.TaskKind | None]:
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, config.TaskKind | None]:
         """Returns, for a `config.json` and a state dict, a mapping from the supported classes of transformers to tasks.
         A class has None where the weights lack its head.
         """
@@ -145,7 +143,7 @@ class Encoder(ModelFamily):
         return config.WordPiece()
 
     def open_model(
-        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+        self, described: Mapping[str, Any], weights: Mapping[str, Any], *, dialogues: bool = False
     ) -> ImportedWeights:
         """Converts a configuration and a state dict to settings, parameters, data and task. The task is that of the
         head; without a head it is masked language modelling. `dialogues` must be False.

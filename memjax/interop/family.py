@@ -53,9 +53,9 @@ class ImportedWeights(NamedTuple):
     params: dict[str, Any]
     data: config.Data
     task: config.TaskKind | None = None
-    left: Mapping[str, np.ndarray] = MappingProxyType({})
+    left: Mapping[str, Any] = MappingProxyType({})
     notes: tuple[str, ...] = ()
-    rows: Mapping[str, np.ndarray] = MappingProxyType({})
+    rows: Mapping[str, Any] = MappingProxyType({})
 
 
 def join_read(params: Mapping[str, Any], model: config.Model) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class ModelFamily(abc.ABC):
         """
 
     @abc.abstractmethod
-    def heads(self, described: Described, weights: Mapping[str, np.ndarray]) -> Mapping[str, config.TaskKind | None]:
+    def heads(self, described: Described, weights: Mapping[str, Any]) -> Mapping[str, config.TaskKind | None]:
         """Returns, for a `config.json` and a state dict, a mapping from the classes of transformers that can be
         imported to tasks. None where the weights lack the head of a class, or it is a language model.
         """
@@ -170,7 +170,7 @@ class ModelFamily(abc.ABC):
         del model
         return params
 
-    def buffers(self, model: config.Model) -> dict[str, np.ndarray]:
+    def buffers(self, model: config.Model) -> dict[str, Any]:
         """Returns tensors that a state dict holds although they are no parameters, such as fixed frequencies: name ->
         array. {} by default.
         """
@@ -258,7 +258,7 @@ class ModelFamily(abc.ABC):
 
     def import_params(
         self,
-        weights: Mapping[str, np.ndarray] | str | Path,
+        weights: Mapping[str, Any] | str | Path,
         model: config.Model,
         task: config.TaskKind | None = None,
         *,
@@ -346,7 +346,7 @@ class ModelFamily(abc.ABC):
         """
         return read_names(names, self.name, self.prefix, self.layer, self.head_parts)
 
-    def find_task(self, described: Described, weights: Mapping[str, np.ndarray]) -> config.TaskKind | None:
+    def find_task(self, described: Described, weights: Mapping[str, Any]) -> config.TaskKind | None:
         """Returns the task of the head in a state dict, by the classes that the configuration `described` names. None
         for weights without a head, and for a language model.
 
@@ -373,7 +373,7 @@ class ModelFamily(abc.ABC):
         return known[architecture]
 
     def read_model(
-        self, described: Described, weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+        self, described: Described, weights: Mapping[str, Any], *, dialogues: bool = False
     ) -> ImportedWeights:
         """Converts a configuration `described` and a state dict to settings, parameters, default data and task of a
         memjax model, as `open_model` does, and reads the parameters, grouped by layers as the model does.
@@ -417,7 +417,7 @@ class ModelFamily(abc.ABC):
 
     def export_params(
         self, params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Any]:
         """Converts parameters to a state dict (name -> array) with the names of transformers' class for the task, the
         inverse of `import_params`. Parameters of a memory are left out.
 
@@ -438,7 +438,7 @@ class ModelFamily(abc.ABC):
 
     def export_tables(
         self, params: Mapping[str, Any], model: config.Model, task: config.TaskKind | None = None
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Converts parameters to two state dicts: the tensors by their names in the family's tables, and the tied
         tensors that repeat some of them. See `export_params` for the arguments.
         """

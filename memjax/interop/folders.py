@@ -113,7 +113,7 @@ def read_described(folder: Path) -> dict[str, Any]:
     return read_json_object(folder / CONFIG_FILE)
 
 
-def read_weights(weights: Mapping[str, np.ndarray] | str | Path) -> dict[str, Any]:
+def read_weights(weights: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     """Opens a safetensors file and returns its state dict, name of a tensor -> `LazyArray`, whose values are read when
     they are used. A state dict instead of a path is copied.
 
@@ -146,7 +146,7 @@ def _read_tensor(path: Path, name: str) -> np.ndarray:
 def write_folder(
     folder: str | Path,
     described: Mapping[str, Any],
-    weights: Mapping[str, np.ndarray],
+    weights: Mapping[str, Any],
     *,
     shard_bytes: int = SHARD_BYTES,
     places: Mapping[str, str] | None = None,
@@ -183,7 +183,7 @@ def write_folder(
     write_json(folder / INDEX_FILE, index, checked=False)
 
 
-def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
+def save_weights(weights: Mapping[str, Any], path: Path) -> None:
     """Writes a state dict to one safetensors file, with the metadata that transformers expects."""
     arrays = {name: np.asarray(weight) for name, weight in weights.items()}
     safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
@@ -199,7 +199,7 @@ def copy_files(names: Iterable[str], folder: Path, to: Path) -> list[str]:
     return existing
 
 
-def _parts(weights: Mapping[str, np.ndarray], most: int) -> list[list[str]]:
+def _parts(weights: Mapping[str, Any], most: int) -> list[list[str]]:
     """Divides names of tensors, in their order, into parts of at most `most` bytes or of a single tensor."""
     parts: list[list[str]] = [[]]
     size = 0

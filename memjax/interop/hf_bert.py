@@ -79,9 +79,7 @@ class Bert(Encoder):
         keys.Field("tie_word_embeddings", True, "output.tied"),
     )
 
-    def heads(
-        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]
-    ) -> Mapping[str, config.TaskKind | None]:
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, config.TaskKind | None]:
         """Returns, for a `config.json` and a state dict, a mapping from the names of BERT's classes to tasks. A class
         has None where the weights lack its head.
         """
@@ -194,7 +192,7 @@ def model_config(hf_config: Mapping[str, Any], *, pooler: bool = True) -> config
 
 
 def import_params(
-    weights: Mapping[str, np.ndarray] | str | Path, model: config.Model, task: config.TaskKind | None = None
+    weights: Mapping[str, Any] | str | Path, model: config.Model, task: config.TaskKind | None = None
 ) -> dict[str, Any]:
     """Converts a state dict or a safetensors file of BERT or DistilBERT to the parameters of a text encoder with the
     head of `task`. See `ModelFamily.import_params`.
@@ -203,16 +201,14 @@ def import_params(
     return _family_of_weights(weights).import_params(weights, model, task)
 
 
-def read_model(
-    described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
-) -> ImportedWeights:
+def read_model(described: Mapping[str, Any], weights: Mapping[str, Any], *, dialogues: bool = False) -> ImportedWeights:
     """Converts a `config.json` (a dict) and a state dict of BERT or DistilBERT to settings, parameters, data and task.
     See `ModelFamily.read_model`.
     """
     return _family_of_config(described).read_model(described, weights, dialogues=dialogues)
 
 
-def find_task(weights: Mapping[str, np.ndarray] | str | Path) -> config.TaskKind | None:
+def find_task(weights: Mapping[str, Any] | str | Path) -> config.TaskKind | None:
     """Returns the task of the head in a state dict or safetensors file, such as `MaskedLanguageModeling()`. None for an
     encoder without a head.
     """

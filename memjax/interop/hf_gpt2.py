@@ -84,7 +84,7 @@ class GPT2(ModelFamily):
             yield from hf.linear(f"{feed_forward}/narrow", f"{theirs}.mlp.c_proj", hidden, dim, transposed=False)
             yield from hf.norm(f"{feed_forward}/layer_norm", f"{theirs}.ln_2", dim)
 
-    def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, None]:
         """Returns the names of transformers' classes that can be imported, each mapped to None, since GPT-2 is imported
         as a language model.
         """

@@ -13,8 +13,6 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from memjax import config
 from memjax.functional.rotary import longrope_attention_factor, yarn_attention_factor
 from memjax.interop import config_keys as keys
@@ -218,7 +216,7 @@ class Llama(ModelFamily):
                 yield hf.stack_tensors(f"{part}/wide/bias", biases, axis=0, shape=(2 * hidden,))
                 yield hf.map_unchanged(f"{part}/narrow/bias", f"{names[2]}.bias", dim)
 
-    def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, None]:
         """Returns the names of transformers' classes that can be imported, each mapped to None, since all are imported
         as language models.
         """

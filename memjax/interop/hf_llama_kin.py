@@ -7,8 +7,6 @@ inherited from `memjax.interop.hf_llama.Llama`. Mixtures of experts, latent atte
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from memjax import config
 from memjax.interop import config_keys as keys
 from memjax.interop.config_keys import Described
@@ -162,7 +160,7 @@ class Gemma3WithImages(Gemma3):
         texts = super().read_names([name for name in names if name not in beside])
         return texts._replace(plain={name: beside.get(name) or texts.plain[name] for name in names})
 
-    def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, None]:
         """Returns the names of transformers' classes that can be imported, as language models."""
         del described, weights
         return {"Gemma3ForConditionalGeneration": None, "Gemma3Model": None}

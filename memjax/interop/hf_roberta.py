@@ -67,7 +67,7 @@ class Roberta(Encoder):
         )
 
     def open_model(
-        self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray], *, dialogues: bool = False
+        self, described: Mapping[str, Any], weights: Mapping[str, Any], *, dialogues: bool = False
     ) -> ImportedWeights:
         """Converts a configuration and a state dict to settings, parameters, data and task. `rows` of the result has
         the first two rows of the table of positions, which an export restores.

@@ -110,7 +110,7 @@ class TransfoXL(ModelFamily):
                 layers = tuple(f"transformer.layers.{index}.dec_attn.{bias}" for index in range(model.num_layers))
                 yield hf.map_unchanged(f"stack/shared/{ours}", f"transformer.{bias}", *heads, tied=layers)
 
-    def heads(self, described: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> Mapping[str, None]:
+    def heads(self, described: Mapping[str, Any], weights: Mapping[str, Any]) -> Mapping[str, None]:
         """Returns the only class of transformers that can be imported, mapped to None, since it is a language model."""
         del described, weights
         return {"TransfoXLLMHeadModel": None}

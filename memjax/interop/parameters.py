@@ -24,7 +24,7 @@ def vocab_size(params: Mapping[str, Any]) -> int:
     return sum(table.shape[0] for table in tables)
 
 
-def check_finite(weights: Mapping[str, np.ndarray]) -> None:
+def check_finite(weights: Mapping[str, Any]) -> None:
     """Raises `ValueError` with name and position of the first value that is NaN or infinite, in a state dict, name ->
     array.
     """
@@ -52,7 +52,7 @@ def is_tied(model: config.Model) -> bool:
     return model.output.softmax.tied
 
 
-def uneven_tables(tables: Mapping[str, np.ndarray]) -> list[str]:
+def uneven_tables(tables: Mapping[str, Any]) -> list[str]:
     """Returns a phrase for each bias or output table that has another number of rows than its embedding table. `tables`
     maps names to the vocabulary's arrays.
     """
@@ -64,12 +64,12 @@ def uneven_tables(tables: Mapping[str, np.ndarray]) -> list[str]:
     return uneven
 
 
-def extend_tables(tables: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+def extend_tables(tables: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Returns copies of all arrays of a vocabulary with `count` rows added at the end. Each added row is the mean of
     the old rows.
     """
 
-    def extend(table: np.ndarray) -> np.ndarray:
+    def extend(table: Any) -> Any:
         table = np.asarray(table)
         mean = table.mean(axis=0, keepdims=True, dtype=np.float64).astype(table.dtype)
         return np.concatenate([table, np.repeat(mean, count, axis=0)])

@@ -75,7 +75,7 @@ def read_adapters(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndar
     return read_json_object(folder / CONFIG_FILE), {name: np.asarray(weight) for name, weight in weights.items()}
 
 
-def write_adapters(folder: Path, described: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+def write_adapters(folder: Path, described: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     """Writes `adapter_config.json` and the tensors of adapters to an existing folder, as `peft` does."""
     write_json(folder / CONFIG_FILE, described)
     folders.save_weights(
@@ -85,7 +85,7 @@ def write_adapters(folder: Path, described: Mapping[str, Any], tensors: Mapping[
 
 def adapters_from_peft(
     described: Mapping[str, Any],
-    tensors: Mapping[str, np.ndarray],
+    tensors: Mapping[str, Any],
     family: ModelFamily,
     model: config.Model,
     task: config.TaskKind | None = None,
@@ -138,12 +138,12 @@ def adapters_from_peft(
 
 
 def adapters_to_peft(
-    arrays: Mapping[str, np.ndarray],
+    arrays: Mapping[str, Any],
     lora: config.LoRA,
     family: ModelFamily,
     model: config.Model,
     task: config.TaskKind | None = None,
-    saved: Mapping[str, np.ndarray] | None = None,
+    saved: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Converts adapters of memjax to the configuration and the tensors of `peft`, the inverse of `adapters_from_peft`.
 
@@ -296,7 +296,7 @@ def _split_module(matrices: tuple[LayerMatrix, ...], a: np.ndarray, b: np.ndarra
 
 
 def _join_module(
-    arrays: Mapping[str, np.ndarray], matrices: tuple[LayerMatrix, ...], paths: list[str]
+    arrays: Mapping[str, Any], matrices: tuple[LayerMatrix, ...], paths: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Joins the adapters of the matrices in one module: `lora_A [rank, in]` and `lora_B [out, rank]`."""
     factors = []

@@ -140,7 +140,7 @@ def import_run(
 
 
 def _import_weights(
-    folder: Path, weights: dict[str, np.ndarray], path: Path, dialogues: bool, adapters: str | Path | None
+    folder: Path, weights: dict[str, Any], path: Path, dialogues: bool, adapters: str | Path | None
 ) -> ImportedRun:
     """Makes a run directory from the state dict `weights` and the other files of a folder. See `import_run`."""
     described = folders.read_described(folder)
@@ -155,7 +155,7 @@ def _import_weights(
         weights |= {name: lora.saved[plain[name]] for name in weights if plain[name] in lora.saved}
         imported = family.open_model(described, weights, dialogues=dialogues)
     tokenizer = read_tokenizer(imported.data.tokenizer, folder)
-    entries, padding = tokenizer.vocab_size, dict[str, np.ndarray]()
+    entries, padding = tokenizer.vocab_size, dict[str, Any]()
     if "embedding" in imported.params["vocabulary"] and is_padded(described.get("vocab_size", entries), entries):
         plain = family.read_names(weights).plain
         long = [name for name in weights if plain[name] in family.vocabulary_tensors(imported.model, imported.task)]
@@ -336,8 +336,8 @@ def _whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def _trained_tensors(
-    family: ModelFamily, plain: Experiment, arrays: Mapping[str, np.ndarray], names: Sequence[str], task: Any
-) -> tuple[dict[str, np.ndarray], dict[str, tuple[int, ...]]]:
+    family: ModelFamily, plain: Experiment, arrays: Mapping[str, Any], names: Sequence[str], task: Any
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
     """Returns the tensors of transformers for parameters that were trained whole, and the shapes of those without one.
 
     Args:
@@ -367,9 +367,9 @@ def _as_it_came(
     kept: Path,
     family: ModelFamily,
     described: dict[str, Any],
-    tables: Mapping[str, np.ndarray],
-    tied: Mapping[str, np.ndarray],
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    tables: Mapping[str, Any],
+    tied: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the configuration and weights of an imported run, with the names and dtypes of its original files.
 
     Args:
@@ -456,7 +456,7 @@ def _like(vocabulary: Any, tables: Mapping[str, Any]) -> Any:
     return vocabulary.clone(**options)
 
 
-def _keep(folder: Path, to: Path, types: Mapping[str, str], left: Mapping[str, np.ndarray]) -> None:
+def _keep(folder: Path, to: Path, types: Mapping[str, str], left: Mapping[str, Any]) -> None:
     """Stores files of a folder, names and types of its tensors, and the tensors that the run does not use."""
     to.mkdir()
     folders.copy_files((folders.CONFIG_FILE, folders.INDEX_FILE, *BESIDE), folder, to)

@@ -22,7 +22,7 @@ GATED_ACTIVATIONS = {"silu": "swiglu", "gelu": "geglu"}
 """activation of a gate -> name of feed-forward parts with such a gate"""
 
 Shape = tuple[int, ...]
-Arrays = Sequence[np.ndarray]
+Arrays = Sequence[Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def matrix(
       tied: Names of tensors that repeat the matrix.
     """
     wide, narrow = math.prod(shape[:inputs]), math.prod(shape[inputs:])
-    turn: Callable[[np.ndarray], np.ndarray] = np.transpose if transposed else np.asarray
+    turn: Callable[[Any], Any] = np.transpose if transposed else np.asarray
     return WeightMapping(
         (path,),
         {name: (narrow, wide) if transposed else (wide, narrow)},
@@ -173,12 +173,12 @@ def stack_tensors(path: str, parts: Sequence[WeightMapping], *, axis: int, shape
     return WeightMapping((path,), tensors, load, dump)
 
 
-def has_shape(weight: np.ndarray, shape: Shape) -> bool:
+def has_shape(weight: Any, shape: Shape) -> bool:
     """Whether an array has the given shape, in which -1 stands for any size."""
     return weight.ndim == len(shape) and all(b in (-1, a) for a, b in zip(weight.shape, shape, strict=True))
 
 
-def wide_dtype(weight: np.ndarray) -> np.dtype:
+def wide_dtype(weight: Any) -> np.dtype:
     """Returns the dtype of the parameters that an array becomes: float32, or float64 for an array of float64."""
     return np.dtype(np.float64 if weight.dtype == np.float64 else np.float32)
 
@@ -193,7 +193,7 @@ def _load_lazily(entry: WeightMapping, weights: Arrays) -> list[LazyArray]:
 
 
 def load_entries(
-    entries: Iterable[WeightMapping], weights: Mapping[str, np.ndarray], written: Callable[[str], str] = str
+    entries: Iterable[WeightMapping], weights: Mapping[str, Any], written: Callable[[str], str] = str
 ) -> tuple[dict[str, Any], list[str], list[str]]:
     """Maps a state dict to parameters by the mappings in `entries`, each a `LazyArray`. Also returns the names that are
     left over, and a phrase for each tensor that does not fit, in which the function `written` gives its name.
@@ -210,7 +210,7 @@ def load_entries(
     params: dict[str, Any] = {}
     left, problems = dict(weights), list[str]()
 
-    def take(name: str, shape: Shape) -> np.ndarray | None:
+    def take(name: str, shape: Shape) -> Any:
         weight = left.pop(name, None)
         if weight is None:
             problems.append(f"{written(name)} is missing")
@@ -243,14 +243,12 @@ def load_entries(
     return params, list(left), problems
 
 
-def dump_entries(
-    entries: Iterable[WeightMapping], params: Mapping[str, Any]
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def dump_entries(entries: Iterable[WeightMapping], params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Converts parameters to tensors by the mappings in `entries`. Returns two state dicts: these tensors, and the tied
     tensors that repeat some of them.
     """
-    weights: dict[str, np.ndarray] = {}
-    tied: dict[str, np.ndarray] = {}
+    weights: dict[str, Any] = {}
+    tied: dict[str, Any] = {}
     for entry in entries:
         arrays = []
         for path in entry.paths:
