@@ -151,7 +151,7 @@ def convert_gguf(path: Path, folder: Path) -> dict[str, np.ndarray]:
     files = {folders.CONFIG_FILE: describe_model(file), "generation_config.json": describe_generation(file.metadata)}
     weights = rename_tensors(file)
     for name, content in (files | tokenizer_files(file.metadata)).items():
-        write_json(folder / name, content, indent=None)
+        write_json(folder / name, content, indent=None, checked=False)
     return weights
 
 

@@ -77,7 +77,7 @@ def read_adapters(folder: str | Path) -> tuple[dict[str, Any], dict[str, np.ndar
 
 def write_adapters(folder: Path, described: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     """Writes `adapter_config.json` and the tensors of adapters to an existing folder, as `peft` does."""
-    write_json(folder / CONFIG_FILE, described)
+    write_json(folder / CONFIG_FILE, described, checked=False)
     folders.save_weights(
         {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, folder / WEIGHTS_FILE
     )

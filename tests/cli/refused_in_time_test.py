@@ -224,7 +224,7 @@ def test_a_full_output_is_one_line(here, capsys, monkeypatch, command, at_once):
     with full_output(monkeypatch, at_once=at_once):
         assert main(command.split()) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("memjax") and "standard output" in line and "No space left on device" in line
+    assert line.startswith("memjax") and "standard output" in line and "no space is left on the disk" in line
 
 
 def test_a_closed_output_is_nobodys_mistake(here, monkeypatch):

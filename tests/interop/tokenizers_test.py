@@ -125,12 +125,12 @@ def test_the_mask_of_roberta_is_read_and_frames_are_its_own(tmp_path):
     [
         ("added_tokens.json", {"[X]": len(PIECES) + 1}, f"as {len(PIECES) + 1}, allowed: {len(PIECES)}, the"),
         ("added_tokens.json", {"[X]": 3}, "adds '[X]' as 3, allowed: "),
-        ("added_tokens.json", {"[X]": "three"}, "has added tokens without ids, allowed: token -> id"),
-        ("added_tokens.json", {"[X]": None}, "has added tokens without ids, allowed: token -> id"),
-        ("added_tokens.json", [1], "added_tokens.json: given list, allowed: a JSON object"),
-        ("tokenizer_config.json", [1], "tokenizer_config.json: given list, allowed: a JSON object"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "has added tokens without ids"),
-        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "has added tokens without ids"),
+        ("added_tokens.json", {"[X]": "three"}, "allowed: added tokens with ids, token -> id"),
+        ("added_tokens.json", {"[X]": None}, "allowed: added tokens with ids, token -> id"),
+        ("added_tokens.json", [1], "added_tokens.json cannot be read (list instead of dict)"),
+        ("tokenizer_config.json", [1], "tokenizer_config.json cannot be read (list instead of dict)"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}, "allowed: added tokens with ids, token -> id"),
+        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "allowed: added tokens with ids, token -> id"),
     ],
 )  # fmt: skip
 def test_added_tokens_that_do_not_fit_are_one_line(name, content, message, tmp_path):

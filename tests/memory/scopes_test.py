@@ -177,7 +177,7 @@ ON_THE_HOST = {
     *(f"rotary.{kind}_attention_factor" for kind in ("yarn", "longrope")),
 }
 NO_MEMORIES = {"interface.py", "checks.py", "state_trees.py", "layer_parts.py", "__init__.py"}
-NO_MEMORIES |= {"projector.py", "memorizing_reading.py", "compressive_state.py"}
+NO_MEMORIES |= {"projector.py", "memorizing_reading.py", "compressive_state.py", "adapters.py"}
 FILES = [
     *sorted((PACKAGE / "functional").glob("[a-z]*.py")),
     *sorted(file for file in (PACKAGE / "memory").glob("*.py") if file.name not in NO_MEMORIES),

@@ -63,7 +63,10 @@ def test_a_mistake_is_one_line(arguments, message):
 
 @pytest.mark.parametrize(
     "field, kinds",
-    [("same-length", "TransformerXL has it"), ("clamp-length", "TransformerXL, Compressive, InfinityFormer have it")],
+    [
+        ("same-length", "TransformerXL, Rotary have it"),
+        ("clamp-length", "TransformerXL, Compressive, InfinityFormer have it"),
+    ],
 )
 def test_a_field_of_another_kind_is_named(field, kinds):
     with pytest.raises(UsageError, match=rf"\({kinds}; model.attention of this config is Memorizing\)$"):
