@@ -1,6 +1,5 @@
 """Bad files, each with what its line has to name: configs, data and damaged runs. `mistakes_test` tries them all."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -187,6 +186,7 @@ FILES = {
 }
 """what lies beside the run"""
 SOURCE = """
+from memjax.durable_files import read_json, write_json
 from memjax.config import *
 def get_config():
     model = Model(dim=8, num_layers=1, num_heads=2)
@@ -208,9 +208,9 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
 
 def _edit(change: Callable[[dict], object]) -> Callable[[Path], object]:
     def apply(run: Path) -> None:
-        config = json.loads((run / "config.json").read_text())
+        config = read_json(run / "config.json")
         change(config)
-        (run / "config.json").write_text(json.dumps(config))
+        write_json(run / "config.json", config)
 
     return apply
 

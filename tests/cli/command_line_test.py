@@ -14,8 +14,9 @@ import pytest
 
 from memjax.cli import main
 from memjax.config import Spalm
-from memjax.durable_files import write_json
+from memjax.durable_files import read_json, write_json
 from memjax.training.loop import StoppedBySignal
+from memjax.training.run_versions import read_attempts
 from memjax.training.runs import config_to_dict, load_config
 
 CONFIG = """
@@ -131,9 +132,9 @@ def test_a_checkpoint_of_another_architecture_is_refused_with_the_difference(her
     other = here / "runs" / "other"
     shutil.copytree(here / "runs" / "tiny_default", other)
     (other / "finished.json").unlink()
-    config = json.loads((other / "config.json").read_text())
+    config = read_json(other / "config.json")
     config["name"], config["model"]["feed_forward"]["dim"] = "other", 24
-    (other / "config.json").write_text(json.dumps(config))
+    write_json(other / "config.json", config)
     for arguments in (
         ["eval", "--run", "runs/other"],
         ["generate", "--run", "runs/other"],
@@ -368,7 +369,7 @@ def test_a_run_says_that_it_goes_on_under_another_generator(here, capsys):
     write_json(here / "runs" / "again" / "versions.json", [{"random_generator": "rbg"}])
     assert main([*TRAIN, "--name", "again"]) == 0
     assert "runs/again: made under another random number generator, rbg" in capsys.readouterr().err
-    attempts = json.loads((here / "runs" / "again" / "versions.json").read_text())
+    attempts = read_attempts(here / "runs" / "again")
     assert [attempt["random_generator"] for attempt in attempts] == ["rbg", "threefry2x32, partitionable"]
 
 

@@ -1,7 +1,6 @@
 """Vectors with classes: digits, clouds, bags of words and cached features, and the batches that they come in."""
 
 import gzip
-import json
 import struct
 
 import numpy as np
@@ -22,6 +21,7 @@ from memjax.data.vectors import (
     read_digits,
     write_features,
 )
+from memjax.durable_files import read_json
 
 IMAGES = np.random.RandomState(0).randint(0, 256, (12, 2, 3)).astype(np.uint8)
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2], np.uint8)
@@ -117,9 +117,7 @@ def features(tmp_path):
 
 def test_cached_features_stay_in_their_file(features):
     train, validation, test = (open_cached_features(features, split) for split in SPLITS)
-    assert isinstance(train.values, np.memmap) and json.loads((features / "about.json").read_text()) == {
-        "model": "none"
-    }
+    assert isinstance(train.values, np.memmap) and read_json(features / "about.json") == {"model": "none"}
     assert sorted([*train.rows, *validation.rows]) == list(range(60)) and 0 < len(validation.rows) < 15
     np.testing.assert_array_equal(read(test), np.eye(4))
     np.testing.assert_array_equal(train.labels, train.rows % 3)

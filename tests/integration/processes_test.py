@@ -1,6 +1,5 @@
 """Two processes on one machine as one run: `memjax train`, as on the hosts of a pod."""
 
-import json
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ import pytest
 
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.metrics import read_metrics
+from memjax.training.run_versions import read_attempts
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_two_processes_equal_one(reference, tmp_path):
     assert "finished" in told and silence == ""  # only the first process speaks
     assert_same_run(workdir, reference)
     assert len((workdir / "run" / "command.txt").read_text().splitlines()) == 1
-    (versions,) = json.loads((workdir / "run" / "versions.json").read_text())
+    (versions,) = read_attempts(workdir / "run")
     assert versions["processes"] == 2 and versions["devices"] == "4 x cpu"
 
 

@@ -130,7 +130,6 @@ def test_settings_without_slots_have_no_sinks():
         ({"memory_length": 0, "sinks": 2}, "sinks: given 2, allowed: 0 where memory_length is 0"),
         ({"memory_length": 0, "same_length": True}, "same_length: given True, allowed: False where memory_length is 0"),
         ({"memory_length": -1}, "memory_length: given -1, allowed: 0 or more slots"),
-        ({"memory_length": 2, "implementation": "fused"}, "implementation: given 'fused', allowed: .*'plain'"),
         (
             {"memory_length": 2, "projector": RotaryProjector(key_heads=3)},
             "key_heads: given 3, allowed: a divisor of num_heads = 4, or 0 for as many",

@@ -10,6 +10,7 @@ import pytest
 
 from memjax.config import Config, Data, Evaluation, Schedule, Training
 from memjax.data.documents import ArrayDocuments
+from memjax.durable_files import read_json, write_json
 from memjax.training import loop, update_functions
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.evaluation import Evaluator
@@ -17,6 +18,7 @@ from memjax.training.experiment import Experiment
 from memjax.training.loop import StoppedBySignal, call_every
 from memjax.training.metrics import read_metrics
 from memjax.training.run_start import train
+from memjax.training.run_versions import read_attempts
 from memjax.training.skipped import NonFiniteError, SkippedSteps
 from memjax.training.step import make_train_step
 from tests.training.toy import LENGTH, ROWS, ToyModel, toy_documents
@@ -165,7 +167,7 @@ def test_a_crashed_run_goes_on_as_if_nothing_had_happened(reference, tmp_path):
     assert_same_run(result.path, reference[0].path)
     lines = read_metrics(result.path / "metrics.jsonl")
     assert [line["attempt"] for line in lines] == [1, 2, 2, 3, 3, 3, 3, 3]
-    attempts = json.loads((result.path / "versions.json").read_text())
+    attempts = read_attempts(result.path)
     assert [attempt["step"] for attempt in attempts] == [0, 4, 8]
 
 
@@ -207,8 +209,8 @@ def test_an_evaluation_that_a_signal_ended_is_made_up_for(reference, tmp_path, m
 def test_a_damaged_checkpoint_costs_steps_but_not_the_run(reference, tmp_path):
     shutil.copytree(reference[0].path, tmp_path / "run")
     (tmp_path / "run" / "finished.json").unlink()
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    (tmp_path / "run" / "config.json").write_text(json.dumps({**config, "workdir": str(tmp_path)}))
+    config = read_json(tmp_path / "run" / "config.json")
+    write_json(tmp_path / "run" / "config.json", {**config, "workdir": str(tmp_path)})
     for file in (tmp_path / "run" / "checkpoints" / "00000013" / "state").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:-20] + bytes(20))
     result, events = run(make_experiment(tmp_path))
