@@ -108,9 +108,8 @@ def tasks_config(
     stream.tasks = tuple(TaskData(name=task_name, source=sources[task_name]) for task_name in names)
     room = max(RESERVED * len(set(numbers.values())), max(numbers.values(), default=-1) + 1)
     task = config.task.with_room(room, RESERVED * len(names)) if numbers else config.task
-    run_name = "_".join(
-        filter(None, [name or "tasks", *names, variant, in_name_of_run(method), name_of_start(from_run)])
-    )[:80]
+    parts = [Path(name).stem or "tasks", *names, variant, in_name_of_run(method), name_of_start(from_run)]
+    run_name = "_".join(filter(None, parts))[:80]
     config = replace(config, name=run_name, task=task, lifelong=stream, evaluations=())
     config.data = replace(config.data, source=sources[min(names)])
     config = with_method(config, method) if method else config

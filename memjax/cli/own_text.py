@@ -76,7 +76,7 @@ def text_config(
     kind = JsonLines if has_records else TextFiles
     config.data.source = kind(path=str(path), encoding=rules.encoding, skip=rules.skip)
     stem = Path(str(path).rstrip("/*")).name.partition(".")[0].strip("*?[]") or "texts"
-    parts = [name or "text", stem, variant, in_name_of_run(memory_kind), name_of_start(from_run)]
+    parts = [Path(name).stem or "text", stem, variant, in_name_of_run(memory_kind), name_of_start(from_run)]
     config.name = "_".join(filter(None, parts))
     config = _with_memory_kind(config, memory_kind, has_documents=has_records) if memory_kind else config
     why = _why(config, path, len(files), size, name or CONFIG, chosen, memory_kind, by_size=by_size)

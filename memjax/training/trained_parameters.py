@@ -10,8 +10,6 @@ from typing import Any
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-__all__ = ["fill_in", "is_part_of", "select_like", "select_trained"]
-
 
 def select_trained(params: Any, is_frozen: Callable[[str], bool] | None) -> Any:
     """Returns the parameters that are not frozen, as nested dicts without the frozen ones. `is_frozen(path)` says of

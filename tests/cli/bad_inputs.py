@@ -4,6 +4,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from memjax.durable_files import read_json, write_json
+
 RETURN = "from memjax.config import *\ndef get_config():\n    return "
 CHANGED = "from memjax.config import *\n\ndef get_config():\n    config = Config()\n    {}\n    return config\n"
 OWN = {
