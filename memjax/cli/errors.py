@@ -35,8 +35,11 @@ class SetField(NamedTuple):
         return re.sub(r"(?<=given )\w+|(?<=allowed: )\w+", lambda match: self.words.get(match[0], match[0]), text)
 
 
-FIELDS: Mapping[str, SetField] = {"--memory": SetField("evaluation.memory_length", {"0": "off", "None": "none"})}
-"""Option -> the field that it sets, where the option has another name and other words than the field"""
+FIELDS: Mapping[str, SetField] = {
+    "--memory": SetField("evaluation.memory_length", {"0": "off", "None": "none"}),
+    "--chat": SetField("chat"),
+}
+"""Option -> the field or argument that it sets, where lines about it do not repeat the value that was typed"""
 
 
 def explain(error: Exception) -> tuple[str | None, int]:

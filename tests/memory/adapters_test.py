@@ -13,7 +13,8 @@ def drawn(*shape, seed=0):
 
 
 def adapter(key=None, dropout=0.0, seed=0):
-    return LowRank(drawn(DIM, RANK, seed=seed), drawn(RANK, HEADS, WIDTH, seed=seed + 1), key, 0.5, dropout)
+    a, b = (jnp.asarray(drawn(*shape, seed=n)) for shape, n in (((DIM, RANK), seed), ((RANK, HEADS, WIDTH), seed + 1)))
+    return LowRank(a, b, key, 0.5, dropout)
 
 
 def product(x, low_rank):
@@ -33,7 +34,11 @@ def test_each_matrix_of_a_parameter_gets_its_own_product():
 def test_the_last_axes_of_the_input_may_be_several():
     x, matrix = drawn(4, HEADS, WIDTH), drawn(HEADS, WIDTH, DIM, seed=3)
     a, b = drawn(HEADS, WIDTH, RANK, seed=4), drawn(RANK, DIM, seed=5)
-    y = project(jnp.asarray(x), AdaptedMatrix(jnp.asarray(matrix), (LowRank(a, b, None, 2.0, 0.0),)), axes=2)
+    y = project(
+        jnp.asarray(x),
+        AdaptedMatrix(jnp.asarray(matrix), (LowRank(jnp.asarray(a), jnp.asarray(b), None, 2.0, 0.0),)),
+        axes=2,
+    )
     flat = lambda array: array.reshape(HEADS * WIDTH, -1)
     expected = x.reshape(4, -1) @ (flat(matrix) + 2 * flat(a) @ b)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
