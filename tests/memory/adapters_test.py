@@ -27,7 +27,7 @@ def test_each_matrix_of_a_parameter_gets_its_own_product():
     expected = np.tensordot(x, matrix, 1)
     np.testing.assert_array_equal(y[:, :, 0], project(jnp.asarray(x), jnp.asarray(matrix))[:, :, 0])
     np.testing.assert_allclose(y[:, :, 1], expected[:, :, 1] + product(x, low_rank), rtol=1e-4, atol=1e-5)
-    merged = merge_low_rank(matrix, 1, 2, low_rank.a, low_rank.b, 0.5)
+    merged = merge_low_rank(matrix, 1, 2, np.asarray(low_rank.a), np.asarray(low_rank.b), 0.5)
     np.testing.assert_allclose(np.tensordot(x, merged, 1), y, rtol=1e-4, atol=1e-5)
 
 
