@@ -124,7 +124,7 @@ def cells(row: str, facts: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tools.measurements.llm_memories", description=__doc__.splitlines()[0]
+        prog="python -m tools.measurements.llm_memories", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--run", required=True, help="run of an imported model with rotary attention")
     parser.add_argument("--novels", type=Path, required=True, help="folder or tar of novels")
