@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from memjax.cli import main
+from memjax.durable_files import read_json, write_json
 
 pytestmark = pytest.mark.laws
 
@@ -78,7 +79,8 @@ def workplace(tmp_path_factory):
 def here(workplace, tmp_path, monkeypatch):
     shutil.copytree(workplace, tmp_path / "w")
     for record in (tmp_path / "w" / "runs").glob("*/data.json"):  # the data of the original is not there any more
-        record.write_text(record.read_text().replace(str(workplace), str(tmp_path / "w")))
+        text = json.dumps(read_json(record)).replace(str(workplace), str(tmp_path / "w"))
+        write_json(record, json.loads(text))
     monkeypatch.chdir(tmp_path / "w")
     return tmp_path / "w"
 
