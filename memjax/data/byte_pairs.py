@@ -38,7 +38,9 @@ class BytePairTokenizer(_ByteTable):
     bytes as in GPT-2, RoBERTa, Llama 3, Qwen and SmolLM, or pieces of texts and single bytes as in Llama 2 and Gemma.
 
     A folder says which tokens begin and end documents, and which is the padding (see `SpecialTokens`). Without such
-    files, documents begin and end with `<|endoftext|>`, which is also the padding, as in GPT-2. With a tokenizer like
+    files, documents begin and end with `<|endoftext|>`, which is also the padding, as in GPT-2. Where a folder says
+    that its tokenizer puts no begin before a text, documents begin with `<|endoftext|>` if there is one: the begin that
+    it names is then the mark of a message, as in SmolLM2-Instruct. With a tokenizer like
     RoBERTa's they begin with `<s>` and end with `</s>`, and `<mask>` in a text is read as the mask token. Bytes that
     are not UTF-8 are refused, because the library `tokenizers` encodes texts only.
 
@@ -82,6 +84,9 @@ class BytePairTokenizer(_ByteTable):
             raise ValueError(f"the id {largest} with {len(vocabulary)} entries")
         self.special_names = names = _find_names(vocabulary, special.names, path)
         self.begin_id, self.end_id, self.pad_id = (vocabulary[names[f"{kind}_token"]] for kind in ("bos", "eos", "pad"))
+        self._adds_begin = special.adds_begin or names["bos_token"] == END_OF_TEXT or END_OF_TEXT not in vocabulary
+        if not self._adds_begin:
+            self.begin_id = vocabulary[END_OF_TEXT]
         self.mask_id: int | None = vocabulary.get(MASK) if names == SPECIAL[1] else None
         self.extra_end_ids = tuple(end for end in special.end_ids if end != self.end_id)
         self.chat_template = special.chat_template
@@ -98,6 +103,7 @@ class BytePairTokenizer(_ByteTable):
         strips = any(token.lstrip or token.rstrip for number, token in added.items() if number != self.mask_id)
         self.lossless = self._tokenizer.normalizer is None and not strips and not has_pieces
         key = content if names in SPECIAL else content + json.dumps(names, sort_keys=True)
+        key += "" if self._adds_begin else END_OF_TEXT
         self.fingerprint = "byte-pairs-" + hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
         return table
 
@@ -114,6 +120,7 @@ class BytePairTokenizer(_ByteTable):
         files = {"tokenizer.json": self._tokenizer.to_str().encode("utf-8")}
         settings = {} if self.special_names in SPECIAL else dict(self.special_names)
         settings |= {"chat_template": self.chat_template} if self.chat_template else {}
+        settings |= {} if self._adds_begin else {"add_bos_token": False}
         if settings:
             files[SETTINGS] = json.dumps(settings).encode("utf-8")
         if self.extra_end_ids:

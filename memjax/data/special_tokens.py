@@ -21,11 +21,13 @@ class SpecialTokens(NamedTuple):
       names: Role, such as `bos_token` -> text of the token.
       end_ids: Ids of all tokens that end a generated text.
       chat_template: Template that makes a prompt of the messages of a chat. '' for none.
+      adds_begin: Whether the tokenizer puts its begin before a text. True where no file says so.
     """
 
     names: Mapping[str, str]
     end_ids: tuple[int, ...]
     chat_template: str
+    adds_begin: bool = True
 
 
 def read_special_tokens(folder: Path, text_of: Callable[[int], str | None]) -> SpecialTokens:
@@ -48,7 +50,7 @@ def read_special_tokens(folder: Path, text_of: Callable[[int], str | None]) -> S
         texts = {role: _text(content.get(role)) for role in ROLES}
         names |= {role: text for role, text in texts.items() if text}
     ends = tuple(end for end in _numbers(generation.get("eos_token_id")) if text_of(end) is not None)
-    return SpecialTokens(names, ends, _template(folder, settings))
+    return SpecialTokens(names, ends, _template(folder, settings), settings.get("add_bos_token") is not False)
 
 
 def _numbers(value: Any) -> list[int]:

@@ -126,7 +126,7 @@ def test_another_tokenizer_is_refused(change, message):
 
 def test_a_folder_says_which_tokens_are_special(tmp_path):
     tokenizer = read(byte_level("smollm"), tmp_path / "f")
-    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id, tokenizer.extra_end_ids) == (1, 2, 0, ())
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id, tokenizer.extra_end_ids) == (0, 2, 0, ())
     assert tokenizer.special_names["unk_token"] == "<|endoftext|>"
     told = {"eos_token_id": [0, 2, 99], "pad_token_id": 1}
     (tmp_path / "f" / "generation_config.json").write_text(json.dumps(told))

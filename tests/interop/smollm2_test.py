@@ -78,7 +78,7 @@ def test_texts_come_back_and_ids_are_those_of_the_published_pre_tokenizer(run):
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == text
         assert ids.tolist() == published.encode(text, add_special_tokens=False).ids
-    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id) == (1, 2, 2)
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.pad_id) == (0, 2, 2)
 
 
 def test_a_question_is_answered(run, capsys):

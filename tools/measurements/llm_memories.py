@@ -46,7 +46,8 @@ ROWS = {
     "cache and kNN-LM": ("window", True, True),
 }
 """row -> attention, whether there is a cache, whether there is a datastore"""
-WEIGHTS, SCALES = (0.05, 0.1, 0.2), (0.01, 0.03, 0.1, 0.3)
+WEIGHTS, SCALES = (0.05, 0.1, 0.2), (10.0, 20.0, 40.0)
+"""grid of the cache: weights, and scales of cosines"""
 
 
 def read(*arguments: str) -> Any:
@@ -78,7 +79,8 @@ def write_run(given: argparse.Namespace, name: str) -> Path:
 
 def options_of(given: argparse.Namespace, split: str) -> list[str]:
     """Options of an evaluation."""
-    segments = ["--evaluation.max-segments", str(given.segments)] if given.segments else []
+    count = given.segments if split == "test" else given.search_segments
+    segments = ["--evaluation.max-segments", str(count)] if count else []
     return ["--evaluation.split", split, "--evaluation.batch-size", str(given.batch), *segments]
 
 
@@ -86,14 +88,19 @@ def cache_options(given: argparse.Namespace, weight: float, scale: float) -> lis
     """Options of a cache with a weight and a scale."""
     prefix = "--evaluation.cache"
     values = {"memory-length": given.cache, "interpolation-weight": weight, "similarity-scale": scale}
+    values |= {"similarity": "cosine"}
     return [word for name, value in values.items() for word in (f"{prefix}.{name}", str(value))]
 
 
 def best_cache(given: argparse.Namespace, run: Path) -> tuple[float, float]:
-    """The weight and the scale of a cache that are best on the validation split."""
+    """The weight and the scale of a cache that are best on the validation split, searched once for a run."""
+    if (known := run.with_suffix(".cache.json")).exists():
+        return tuple(json.loads(known.read_text()))
     score = lambda pair: read("eval", "--run", str(run), "--json", *options_of(given, "validation"), *cache(pair))
     cache = lambda pair: cache_options(given, *pair)
-    return min(itertools.product(WEIGHTS, SCALES), key=lambda pair: score(pair)["nats_per_token"])
+    best = min(itertools.product(WEIGHTS, SCALES), key=lambda pair: score(pair)["nats_per_token"])
+    known.write_text(json.dumps(best))
+    return best
 
 
 def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
@@ -131,6 +138,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the copies of the run and the datastore")
     parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS), help="rows to measure")
     parser.add_argument("--segments", type=int, default=0, help="segments of each row of a batch; 0 = whole novels")
+    parser.add_argument("--search-segments", type=int, default=8, help="the same for the search of a weight and scale")
     parser.add_argument("--store-segments", type=int, default=0, help="the same for the datastore; 0 = all of training")
     parser.add_argument("--batch", type=int, default=4, help="novels side by side")
     parser.add_argument("--cache", type=int, default=4 * SEGMENT, help="tokens of the cache")
