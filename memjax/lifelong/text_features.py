@@ -29,7 +29,7 @@ from memjax.models.compiled_programs import jit_by_model
 from memjax.models.feature_taps import add_features, regroup_layers
 from memjax.models.text_encoder import mean_pooling
 from memjax.training.experiment import make_experiment
-from memjax.training.loaded_runs import check_start, load_arrays
+from memjax.training.loaded_runs import check_start, load_arrays, tokenizer_of_start
 from memjax.training.runs import check_tokenizer, config_after_growth, load_config, open_tokenizer
 from memjax.training.variables import COLLECTIONS, join_arrays, name_arrays
 
@@ -188,7 +188,8 @@ def cache_states(config: Config) -> None:
         raise ValueError(
             "training.init_from: given '', allowed: a run of the encoder that gives data.encoder_states_dir"
         )
-    encoder, experiment = open_encoder(config.training.init_from), make_experiment(plain)
+    encoder = open_encoder(config.training.init_from)
+    experiment = make_experiment(plain, tokenizer=tokenizer_of_start(config))
     check_start(config.training, experiment.tokenizer)
     if len(encoder.model.stack.layers) <= first:
         allowed = f"up to {len(encoder.model.stack.layers) - 1}, layers of {config.training.init_from}"

@@ -135,12 +135,14 @@ def check_start_fits(config: Config) -> None:
         raise ValueError(fields)
 
 
-def takes_tokenizer(config: Config, trained: Config) -> bool:
-    """Whether a run that starts from a run with the configuration `trained` also takes its tokenizer: its settings are
-    the same, and the embedding of the vocabulary is not reinitialized.
+def tokenizer_of_start(config: Config) -> Any:
+    """Returns the tokenizer of the run that a run starts from, if it takes it: its settings are the same, and the
+    embedding of the vocabulary is not reinitialized. None for a tokenizer that the configuration describes.
     """
-    reinitialized = optimizers.is_named(VOCABULARY, config.training.reinitialized_parameters)
-    return config.data.tokenizer == trained.data.tokenizer and not reinitialized
+    start, reinitialized = config.training.init_from, config.training.reinitialized_parameters
+    if not start or optimizers.is_named(VOCABULARY, reinitialized):
+        return None
+    return open_tokenizer(start) if config.data.tokenizer == load_config(start).data.tokenizer else None
 
 
 def check_start(training: Training, tokenizer: Any) -> None:

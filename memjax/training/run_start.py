@@ -9,7 +9,7 @@ from memjax.config import Config
 from memjax.tasks.interface import make_task
 from memjax.training import processes
 from memjax.training.experiment import Experiment, make_experiment
-from memjax.training.loaded_runs import check_start, takes_tokenizer
+from memjax.training.loaded_runs import check_start, tokenizer_of_start
 from memjax.training.loop import Hook, TrainingResult, run
 from memjax.training.metrics import read_metrics
 from memjax.training.plain_learner import make_single_stage
@@ -20,7 +20,6 @@ from memjax.training.run_logger import RunLogger, SummarizeLog
 from memjax.training.runs import (
     RunDirectory,
     RunRequest,
-    load_config,
     open_tokenizer,
     read_finished,
     request_run,
@@ -174,10 +173,7 @@ def _saved_tokenizer(request: RunRequest) -> Any:
     """Returns the tokenizer in the directory of a run, or before it begins that of the run in `training.init_from`, if
     the run takes it. None makes the tokenizer that the configuration describes.
     """
-    config, start = request.config, request.config.training.init_from
-    if request.path.exists():
-        return open_tokenizer(request.path)
-    return open_tokenizer(start) if start and takes_tokenizer(config, load_config(start)) else None
+    return open_tokenizer(request.path) if request.path.exists() else tokenizer_of_start(request.config)
 
 
 def _report_notes(lines: Iterable[str], config: Config, report: Report) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from memjax.cli import main
-from memjax.config import SGD, Schedule
+from memjax.config import SGD, Classification, Schedule, Templates
 from memjax.lifelong import train
 from memjax.settings.checks import validate
 from memjax.settings.overrides import load_config
@@ -58,6 +58,18 @@ def test_the_last_layer_learns_the_same_from_tokens_and_from_kept_states(tmp_pat
     assert run(dataclasses.replace(other, name="again"))[0].step == 4  # the layers below are those of the encoder
     assert main(["predict", "--run", str(states.path), "--text", "a claim"]) == 2
     assert "model.first_trained_layer: given texts alone" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_states_of_other_texts_are_computed_with_the_tokenizer_of_the_encoder(tmp_path):
+    encoder, _ = run(config_of(tmp_path, "encoder", steps=1))
+    other = config_of(tmp_path, "other", first=1, init_from=str(encoder.path))
+    other.data.source = Templates(num_examples=40)
+    other.task = Classification(num_classes=8)
+    result, _ = run(other)
+    assert result.step == 4
+    named = [json.loads((path / "tokenizer" / "about.json").read_text()) for path in (encoder.path, result.path)]
+    assert named[0]["fingerprint"] == named[1]["fingerprint"]
 
 
 @pytest.mark.parametrize(
