@@ -26,6 +26,9 @@ __all__ = ["LLAMA", "Llama", "vocab_size"]
 
 LONGEST = 2048
 """largest number of tokens that memory and segment of an imported model hold together, unless its settings change"""
+SINKS = 4
+"""number of first tokens of a document that the memory of an imported model keeps, since attention of every later token
+leans on them (attention sinks, Xiao et al. 2023); a model with windows of its own was trained to do without"""
 PARTS = ("q", "k", "v", "o")
 """projections of attention in transformers: queries, keys, values, output"""
 KINDS: Mapping[str, tuple[type[config.RotaryPositions], Mapping[str, str]]] = {
@@ -148,7 +151,7 @@ class Llama(ModelFamily):
 
     def finish(self, model: config.Model, described: Described) -> None:
         """Sets, in `model`, the kinds of layers, their rotary positions, and a memory that holds at most `LONGEST`
-        tokens together with a segment.
+        tokens together with a segment. In a model without windows it also keeps the first `SINKS` tokens of a document.
 
         Raises:
           ValueError: A kind of rotary positions or of layers that is not known.
@@ -162,7 +165,8 @@ class Llama(ModelFamily):
         if attention.local_layers is not None:
             attention.local_window = described["sliding_window"] or 0
             attention.local_rotary = self.local_positions(described)
-        attention.memory_length = _longest(attention) - _segment_length(attention)
+        attention.sinks = 0 if attention.window or attention.local_layers is not None else SINKS
+        attention.memory_length = _longest(attention) - _segment_length(attention) - attention.sinks
 
     def choices(self, described: Described) -> tuple[str, ...]:
         """Returns a line for LongRoPE, whose divisors are fixed by the length that memory and segment hold."""

@@ -19,6 +19,7 @@ SEGMENT = 4
 
 
 def with_memory(model: config.Model, length: int, **fields) -> config.Model:
+    fields = {"sinks": 0, **fields}
     return dataclasses.replace(model, attention=dataclasses.replace(model.attention, memory_length=length, **fields))
 
 
@@ -79,11 +80,15 @@ def test_decoding_gives_the_logits_of_the_whole_text():
 
 
 def test_memory_and_segment_of_an_import_hold_what_the_model_was_trained_for():
-    for length, expected in ((64, (48, 16)), (131_072, (1536, 512))):
-        described = {**variants.describe("llama"), "max_position_embeddings": length}
-        model = FAMILIES["llama"].model_config(described)
-        data = FAMILIES["llama"].data(model, None, False)
-        assert (model.attention.memory_length, data.segment_length) == expected
+    for name, length, expected in (
+        ("llama", 64, (44, 4, 16)),
+        ("llama", 131_072, (1532, 4, 512)),
+        ("mistral", 131_072, (1536, 0, 512)),
+    ):
+        described = {**variants.describe(name), "max_position_embeddings": length}
+        model = FAMILIES[name].model_config(described)
+        data = FAMILIES[name].data(model, None, False)
+        assert (model.attention.memory_length, model.attention.sinks, data.segment_length) == expected
 
 
 LONGROPE = {"type": "su", "short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}

@@ -30,20 +30,18 @@ from tools.results.speed_tables import grid
 
 SEGMENT = 512
 ATTENTION: dict[str, dict[str, Any]] = {
-    "segment": {"memory_length": 0},
-    "window": {"memory_length": SEGMENT, "same_length": True},
+    "segment": {"memory_length": 0, "same_length": False, "sinks": 0},
+    "window": {"memory_length": SEGMENT, "same_length": True, "sinks": 0},
     "sinks": {"memory_length": SEGMENT, "same_length": True, "sinks": 4},
-    "larger": {"memory_length": 3 * SEGMENT, "same_length": True},
+    "larger window": {"memory_length": 3 * SEGMENT, "same_length": True, "sinks": 0},
+    "larger window and sinks": {"memory_length": 3 * SEGMENT, "same_length": True, "sinks": 4},
 }
 """attention -> fields of `config.Rotary`"""
 ROWS = {
-    "segment": ("segment", False, False),
-    "window": ("window", False, False),
-    "sinks": ("sinks", False, False),
-    "larger window": ("larger", False, False),
-    "cache": ("window", True, False),
-    "kNN-LM": ("window", False, True),
-    "cache and kNN-LM": ("window", True, True),
+    **{name: (name, False, False) for name in ATTENTION},
+    "sinks and cache": ("sinks", True, False),
+    "sinks and kNN-LM": ("sinks", False, True),
+    "sinks, cache and kNN-LM": ("sinks", True, True),
 }
 """row -> attention, whether there is a cache, whether there is a datastore"""
 WEIGHTS, SCALES = (0.05, 0.1, 0.2), (10.0, 20.0, 40.0)
@@ -62,12 +60,12 @@ def read(*arguments: str) -> Any:
 
 def write_run(given: argparse.Namespace, name: str) -> Path:
     """A copy of the run with an attention of `ATTENTION`, which reads novels."""
-    settings, folder = load_config(given.run), given.out / name
+    settings, folder = load_config(given.run), given.out / name.replace(" ", "_")
     attention: Any = dataclasses.replace(settings.model.attention, graft=None, **ATTENTION[name])
     data = dataclasses.replace(settings.data, source=config.Novels(path=str(given.novels)), segment_length=SEGMENT)
     data = dataclasses.replace(data, cache_dir=str(given.out / "texts"), protocol="separate")
     model = dataclasses.replace(settings.model, attention=attention)
-    settings = dataclasses.replace(settings, model=model, data=data, name=name, workdir=str(given.out))
+    settings = dataclasses.replace(settings, model=model, data=data, name=folder.name, workdir=str(given.out))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for part in Path(given.run).iterdir():

@@ -89,11 +89,14 @@ def pairs_of(data: Path, train: int, test: int, candidates: int) -> dict[str, li
 
 
 def write_files(found: TextSplits, first: int, folder: Path) -> None:
-    """Writes `train.csv` and `test.csv` as Zhang et al. have them, classes from 1."""
+    """Writes `train.csv` and `test.csv` as Zhang et al. have them, classes from 1. The validation texts are part of
+    `train.csv`: whoever reads it holds them out again by their hash.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for split in ("train", "test"):
-        with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([1 + one.label - first, "", *one.texts] for one in found.texts[split])
+    for name, splits in {"train": ("train", "validation"), "test": ("test",)}.items():
+        texts = [one for split in splits for one in found.texts[split]]
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([1 + one.label - first, "", *one.texts] for one in texts)
 
 
 def main(arguments: list[str] | None = None) -> int:
