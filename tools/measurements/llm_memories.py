@@ -1,7 +1,7 @@
 """Perplexity of an imported model on novels with memories that need no training: windows, sinks, a cache, kNN-LM.
 
     memjax import --weights SmolLM2.gguf --name smollm2
-    python -m tools.measurements.llm_memories --run runs/smollm2 --novels DIR --out OUT [--rows segment window ...]
+    python -m tools.measurements.llm_memories --run runs/smollm2 --novels DIR --out OUT --record NAME
 
 Every row is `memjax eval` on a copy of the run that differs in the memory of its attention and in the text. The weight
 and the scale of the cache are those of a grid that are best on the validation split; those of the datastore are chosen
@@ -26,7 +26,8 @@ from memjax import config
 from memjax.cli import main as memjax
 from memjax.durable_files import write_json
 from memjax.training.runs import config_to_dict, load_config
-from tools.results.speed_tables import grid
+from tools.results import pages
+from tools.results.ledger import measured, together
 
 SEGMENT = 512
 ATTENTION: dict[str, dict[str, Any]] = {
@@ -122,9 +123,17 @@ def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
     return {"nats": nats, "perplexity": math.exp(nats), "tokens": values["targets"], **chosen}
 
 
-def cells(row: str, facts: dict[str, Any]) -> list[str]:
-    """A row of the table."""
-    return [row, f"{facts['perplexity']:.2f}", f"{facts['nats']:.4f}", f"{facts['tokens']:,}"]
+def about(given: argparse.Namespace) -> str:
+    """What was measured."""
+    size = f"the first {given.segments} segments" if given.segments else "all"
+    stored = f"the first {given.store_segments} segments" if given.store_segments else "all"
+    return (
+        f"Novels of the test split, {given.batch} side by side, {size} of each, in segments of {SEGMENT} tokens; "
+        f"a window of {SEGMENT} keys, a larger one of {3 * SEGMENT}, 4 tokens of the beginning as sinks. The cache has "
+        f"{given.cache:,} tokens, the datastore {stored} of {given.batch} rows of the training split; their weights "
+        "and scales are those that are best on the validation split. Nothing was trained. The first novels "
+        "of a split are read: differences are those of these novels, without an interval."
+    )
 
 
 def main() -> None:
@@ -140,12 +149,19 @@ def main() -> None:
     parser.add_argument("--store-segments", type=int, default=0, help="the same for the datastore; 0 = all of training")
     parser.add_argument("--batch", type=int, default=4, help="novels side by side")
     parser.add_argument("--cache", type=int, default=4 * SEGMENT, help="tokens of the cache")
+    parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
     given = parser.parse_args()
-    rows = {}
     for row in given.rows:
-        rows[row] = score_row(given, row)
-        print(row, json.dumps(rows[row]), flush=True)
-    print(grid(["memory", "perplexity", "nats", "tokens"], [cells(row, facts) for row, facts in rows.items()]))
+        file = given.out / f"{row.replace(' ', '_')}.json"
+        if not file.exists():
+            file.write_text(json.dumps({"memory": row, **score_row(given, row)}))
+        print(file.read_text(), flush=True)
+    if given.record:
+        found = [json.loads((given.out / f"{row.replace(' ', '_')}.json").read_text()) for row in given.rows]
+        command = "python -m tools.measurements.llm_memories --run RUN --novels DIR --out OUT --record " + given.record
+        title = f"Memories of {given.record}, not trained"
+        facts = together(found)
+        pages.record(measured("llm_memories", given.record, facts, command=command, title=title, about=about(given)))
 
 
 if __name__ == "__main__":

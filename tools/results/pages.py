@@ -61,6 +61,7 @@ MEASURED = {
     "lifelong_pretraining": ("shared_texts", "ancestors"),
     "product_key_steps": ("product_key_steps",),
     "plans": ("plan", "learner_plan"),
+    "language_models": ("llm_memories", "llm_windows", "llm_speed", "llm_recall", "adapter_states"),
     "learns": ("learns",),
 }
 """page -> kinds of measurements that stand on it, after the runs of the recipe of that name"""
@@ -75,6 +76,7 @@ TITLES = {
     "lifelong_meta": "Learning to adapt",
     "product_key_steps": "Product keys",
     "plans": "Plans",
+    "language_models": "Imported language models",
     "learns": "What models learn to use of their memories",
 }
 

@@ -345,6 +345,17 @@ def continuous_cache(found: Measurement) -> str:
     return grid(["split", "scale", "weight", "perplexity", "targets"], cells)
 
 
+def records(found: Measurement) -> str:
+    """A row a record, a column for every name and figure that any of them has."""
+    rows = apart(found.facts)
+    names = list(dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, dict)))
+    shown = lambda value: f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,}"
+    cell = lambda value: value if isinstance(value, str) else shown(value)
+    return grid(
+        [name.replace("_", " ") for name in names], [[cell(row.get(name, "")) for name in names] for row in rows]
+    )
+
+
 def perplexity(nats: float) -> str:
     """As a cell of a table."""
     return f"{math.exp(nats):.2f}"
@@ -375,6 +386,7 @@ def _words(name: str) -> str:
 
 _entries = lambda row: f"{row['entries']:,}"
 TABLES: dict[str, Callable[[Measurement], str]] = {
+    **dict.fromkeys(("llm_memories", "llm_windows", "llm_speed", "llm_recall", "adapter_states"), records),
     "knn_lm": knn_lm,
     "store_size": _tuned(
         ["store", "entries"],
