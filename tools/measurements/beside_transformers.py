@@ -227,8 +227,8 @@ ABOUT = {
 
 BOUND = (
     " Where every token reads all weights once ({bytes_of_weights:,} bytes), {threads} threads that each read "
-    "{bytes_a_second_of_one_thread:.3g} bytes a second (a sum over 256 MiB) read {tokens_a_second_at_most:.1f} tokens a "
-    "second of one row at most."
+    "{bytes_a_second_of_one_thread:.3g} bytes a second (a sum over 256 MiB) read {tokens_a_second_at_most:.1f} tokens "
+    "a second of one row at most."
 )
 
 if __name__ == "__main__":
