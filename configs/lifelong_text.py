@@ -35,7 +35,7 @@ Where the values come from
               of `paper` two queries at once, three are the most that a chip of a v5e has room for;
               `small*`: not searched, at least 192 updates a task (tools/results/tables/lifelong_vectors.md);
               of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each;
-              of `adapters*` rank 8, 64 tokens a text, 250 texts a task, a rate of 1e-3: not searched
+              of `adapters*` rank 8, 64 tokens a text, 250 texts a task, 4 passes, a rate of 1e-3: not searched
 """
 
 import re
@@ -235,7 +235,7 @@ def get_config(variant: str = "default") -> Config:
     if adapters:
         config.training.lora.rank, config.training.schedule.learning_rate = 8, 1e-3
         config.data.segment_length = 64
-        config.data.batch_size = 8
+        config.data.batch_size, config.lifelong.epochs = 8, 4
         if "memory" in values:
             values = {**values, "memory": EpisodicMemory(capacity=250), "replay_batch_size": 8}
     if last:

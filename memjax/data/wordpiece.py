@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import types
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from memjax.data.tokenizers import Ids, write_then_rename
 __all__ = ["WordPieceTokenizer"]
 
 PAD, UNKNOWN, CLASS, SEPARATOR, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MOST_CHARACTERS = 1000
+"""largest number of characters that training keeps, as in the library"""
 
 
 class WordPieceTokenizer:
@@ -124,12 +127,15 @@ class WordPieceTokenizer:
         """
         import tokenizers
 
-        tokenizer = _make_bert_tokenizer(lowercase, {})
+        texts, tokenizer = list(texts), _make_bert_tokenizer(lowercase, {})
+        # The library meets further pieces in random order, and ties between merges depend on it: they are given to it.
         trainer = tokenizers.trainers.WordPieceTrainer(
-            vocab_size=vocab_size, special_tokens=list(SPECIAL), show_progress=False
+            vocab_size=vocab_size,
+            special_tokens=[*SPECIAL, *_further_characters(tokenizer, texts)],
+            show_progress=False,
         )
         tokenizer.train_from_iterator(texts, trainer)
-        return cls(content=tokenizer.to_str())
+        return cls(content=_make_bert_tokenizer(lowercase, tokenizer.get_vocab()).to_str())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the tokenizer to a `tokenizer.json`."""
@@ -176,6 +182,19 @@ class WordPieceTokenizer:
     def token_bytes(self, ids: Ids) -> np.ndarray:
         """Returns the number of UTF-8 bytes of each piece, without white space, int32 in the shape of `ids`."""
         return self._lengths[np.asarray(ids, np.int64)]
+
+
+def _further_characters(tokenizer: Any, texts: Iterable[str]) -> list[str]:
+    """Returns the sorted pieces `##c` of the characters that occur in texts and can stand inside a word. Of more than
+    `MOST_CHARACTERS` the most frequent ones count.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(tokenizer.normalizer.normalize_str(text))
+    inside = [char for char in counts if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{char}")) == 1]
+    inside = [char for char in inside if not char.isspace()]
+    chosen = sorted(inside, key=lambda char: (-counts[char], char))[:MOST_CHARACTERS]
+    return [f"##{char}" for char in sorted(chosen)]
 
 
 def join_texts(tokenizer: Any, *texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -93,7 +93,9 @@ class ClassificationTask(Task):
         """
         task, room = self.settings, self.config.data.segment_length - (self.settings.prompt != "none")
         prompt = task.prompt_id(tokenizer.vocab_size)
-        return LabelledTexts(texts, tokenizer, length=room, num_classes=task.num_classes, prompt=prompt)
+        facts = self.config.model.memory_facts
+        ends = not (facts.encodes_texts and facts.is_causal)
+        return LabelledTexts(texts, tokenizer, length=room, num_classes=task.num_classes, prompt=prompt, ends=ends)
 
     def head(self) -> TaskHead:
         """Returns the head that scores the classes: naive Bayes, class vectors compared by similarity, or a dense
@@ -210,7 +212,8 @@ class ClassificationTask(Task):
 
 
 class LabelledTexts(Examples):
-    """Labelled texts as examples `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class.
+    """Labelled texts as examples `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` that ask for their class; for a decoder
+    without the last [SEP].
 
     A prompt token follows [CLS], where the head reads. An example has one target, and the annotation `token_types`.
 
@@ -226,6 +229,7 @@ class LabelledTexts(Examples):
         length: int,
         num_classes: int = 2,
         prompt: int | None = None,
+        ends: bool = True,
     ):
         """Tokenises all texts of a split.
 
@@ -235,6 +239,8 @@ class LabelledTexts(Examples):
           length: Number of tokens of a text with its special tokens, without a prompt.
           num_classes: Number of classes of the model.
           prompt: Id of the prompt token in every text. None = no prompt.
+          ends: Whether an end token follows the last text. The last token of a decoder is that of the text, as in
+            transformers.
 
         Raises:
           ValueError: There are no examples, or an example has a class that the model does not have.
@@ -250,13 +256,15 @@ class LabelledTexts(Examples):
         groups = np.array([example.group for example in examples])
         self.groups = groups if (groups >= 0).all() else None
         columns = [tokenizer.encode_many(list(texts)) for texts in zip(*(e.texts for e in examples), strict=True)]
-        joined = [join_texts(tokenizer, *truncate_texts(parts, length)) for parts in zip(*columns, strict=True)]
+        rows = [truncate_texts(parts, length + (not ends)) for parts in zip(*columns, strict=True)]
+        joined = [join_texts(tokenizer, *parts) for parts in rows]
+        joined = joined if ends else [(ids[:-1], types[:-1]) for ids, types in joined]
         has_prompt = prompt is not None
         self._texts = [
             (insert_prompt(ids, prompt, "after_first"), insert_prompt(types, 0 if has_prompt else None, "after_first"))
             for ids, types in joined
         ]
-        special = 1 + len(columns)
+        special = len(columns) + ends
         self.truncated = sum(sum(map(len, parts)) + special > length for parts in zip(*columns, strict=True))
         self._bytes = [sum(len(text.encode("utf-8")) for text in example.texts) for example in examples]
         digest = hashlib.sha256(f"{length}/".encode() + self._labels.tobytes())

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +89,15 @@ def test_the_longest_text_is_cut_first():
     assert [len(t) for t in truncate_texts(texts, 64)] == [9, 4]
     with pytest.raises(ValueError, match="segment_length: given 4, allowed: at least 5 for 2 texts"):
         truncate_texts(texts, 4)
+
+
+def test_training_on_the_same_texts_gives_the_same_vocabulary_in_every_process():
+    texts = [" ".join(f"{first}{second}" for second in "zyxwvutsrq") for first in "abcdefghij"]
+    program = (
+        "from memjax.data.wordpiece import WordPieceTokenizer\n"
+        f"print(WordPieceTokenizer.train({texts!r}, vocab_size=70).fingerprint)"
+    )
+    run = lambda: subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    trained = WordPieceTokenizer.train(texts, vocab_size=70)
+    assert {run() for _ in range(3)} == {f"{trained.fingerprint}\n"}
+    assert trained.decode(trained.encode("az by")) == "az by"

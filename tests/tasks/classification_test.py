@@ -35,6 +35,17 @@ def test_long_texts_are_cut_and_counted():
     assert len(tokens) == 5 and tokens[-1] == TOKENIZER.end_id and documents.truncated == 1
 
 
+@pytest.mark.parametrize("length, truncated", [(5, 1), (8, 0)])
+def test_a_decoder_reads_no_end_behind_the_last_text(length, truncated):
+    made = lambda *texts: LabelledTexts([LabelledText(texts, 0)], TOKENIZER, length=length, ends=False)
+    long, words = made("one two three four five six"), TOKENIZER.encode("one two three four five six")
+    assert long.example(0).inputs.tolist() == [TOKENIZER.begin_id, *words[: length - 1]]
+    assert long.truncated == truncated
+    pair = made("one", "two").example(0)
+    assert pair.inputs.tolist() == [TOKENIZER.begin_id, words[0], TOKENIZER.end_id, words[1]]
+    assert pair.annotations["token_types"].tolist() == [0, 0, 0, 1]
+
+
 def test_classes_and_examples_must_be_there():
     with pytest.raises(ValueError, match=r"task\.num_classes: given 2, allowed: at least 3, as the data have"):
         LabelledTexts([LabelledText(("one",), 2)], TOKENIZER, length=5)
