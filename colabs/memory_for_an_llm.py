@@ -174,10 +174,9 @@ for name, documents in texts.items():
     print(f"{name}: {len(documents)} files, {sum(map(len, documents.values())):,} characters")
 
 
-def opened(text, **memory):
-    """The model before a text, with settings of its memory."""
+def opened(text, segment_length=512, **memory):
+    """The model before a text, with segments of a length and changed settings of its memory."""
     plain = load_run("runs/smollm2").experiment.config
-    memory = {"memory_length": SEGMENT, **memory}
     attention = dataclasses.replace(plain.model.attention, **memory)
     source = config.TextFiles(path=text, validation_percent=15, test_percent=25)
     return load_run(
@@ -185,7 +184,7 @@ def opened(text, **memory):
         dataclasses.replace(
             plain,
             model=dataclasses.replace(plain.model, attention=attention),
-            data=dataclasses.replace(plain.data, source=source, segment_length=SEGMENT),
+            data=dataclasses.replace(plain.data, source=source, segment_length=segment_length),
             evaluation=config.Evaluation(split="test", batch_size=4, max_segments=4),
         ),
     )
@@ -199,9 +198,9 @@ def score(run, **settings):
 
 bits = {}
 for text in texts:
-    bits[text, "segments alone"] = score(opened(text, memory_length=0, sinks=0))
-    bits[text, "memory without sinks"] = score(opened(text, sinks=0))
-    bits[text, "memory and sinks"] = score(opened(text))
+    bits[text, "segments alone"] = score(opened(text, SEGMENT, memory_length=0, sinks=0))
+    bits[text, "memory without sinks"] = score(opened(text, SEGMENT, memory_length=SEGMENT, sinks=0))
+    bits[text, "memory and sinks"] = score(opened(text, SEGMENT, memory_length=SEGMENT))
 for (text, what), value in bits.items():
     print(f"held-out {text:9} {what:20} {value:.3f} bits per byte")
 assert all(bits[text, "memory and sinks"] < bits[text, "segments alone"] for text in texts)
@@ -223,7 +222,7 @@ def cache(scale):
 
 
 for text in texts:
-    run = opened(text)
+    run = opened(text, SEGMENT, memory_length=SEGMENT)
     tried = {scale: score(run, split="validation", max_segments=2, cache=cache(scale)) for scale in (20.0, 40.0, 80.0)}
     best = min(tried, key=tried.get)
     bits[text, "and a cache"] = score(run, cache=cache(best))

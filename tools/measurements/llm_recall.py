@@ -34,7 +34,7 @@ from tools.results.ledger import measured, together
 
 SEGMENT, WINDOW, FILLER = 64, 64, 800
 """tokens of a segment and of the window, characters of a filler"""
-ADAPTED, LAYERS = tuple(range(18, 30)), (18, 22, 26)
+ADAPTED, LAYERS = tuple(range(24, 30)), (24, 26, 28)
 """layers with adapters, and those with the memory"""
 THINGS = (
     "apple bridge candle desk engine forest garden hammer island jacket kettle lantern mirror needle orchard".split()
@@ -74,7 +74,7 @@ def config_of(given: argparse.Namespace, name: str, seed: int, with_memory: bool
     lora = config.LoRA(rank=8, layers=ADAPTED, fully_trained=("graft",) if with_memory else ())
     training = config.Training(
         steps=given.steps,
-        schedule=config.Schedule(learning_rate=3e-4, warmup_steps=10, decay="constant"),
+        schedule=config.Schedule(learning_rate=1e-3, warmup_steps=10, decay="constant"),
         lora=lora,
         memory_learning_rate=0.03 if with_memory else 0.0,
         init_from=str(given.run),
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="run of an imported model with rotary attention and 30 layers")
     parser.add_argument("--filler", required=True, help="file of text that stands between")
     parser.add_argument("--out", type=Path, required=True, help="folder of the documents, runs and scores")
-    parser.add_argument("--steps", type=int, default=300, help="updates of each contender")
+    parser.add_argument("--steps", type=int, default=80, help="updates of each contender")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
     given = parser.parse_args()
