@@ -331,7 +331,7 @@ plt.show()
 
 # %% [markdown]
 # So short a training teaches a new memory little or nothing, and the error says how much of it is luck.
-# `tools/results/tables/gpt2_memories.md` of a checkout has the numbers of a longer one. The cache needs none, and is
+# `tools/results/tables/gpt2_wikitext.md` of a checkout has the numbers of a longer one. The cache needs none, and is
 # worth trying first.
 #
 # ## Out
@@ -419,7 +419,7 @@ for name, results in found.items():
 
 # %% [markdown]
 # Out again: the BERT goes, the facts stay. What ResM gives BERT in longer runs: `tools/results/tables/bert_glue.md` and
-# `bert_going_on.md`; what facts it holds where no document tells them: `fact_table.md`.
+# `bert_mlm_wikitext.md`; what facts it holds where no document tells them: `fact_table.md`.
 
 # %%
 shutil.rmtree("bert_again", ignore_errors=True)

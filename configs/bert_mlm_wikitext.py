@@ -14,8 +14,8 @@ Paper's number: Kim and Jung pre-train on Wikipedia and books for 500,000 steps 
 tokens on WikiText-2 and WikiText-103 (no training on either) 3.49 and 3.86, with PKM 3.26 and 3.39, with ResM 3.26 and
 3.36; with another 500,000 steps from the model without memory 3.40 and 3.72 (none), 3.14 and 3.26 (PKM), 3.10 and 3.20
 (ResM).
-Our number: not run at full size. In the sizes of `wikitext2`, with memories from the start, added later, and without:
-tools/results/tables/bert_pretraining.md; from MiniLM weights: tools/results/tables/bert_going_on.md.
+Our number: not run at full size. tools/results/tables/bert_mlm_wikitext.md has the sizes of `wikitext2`, with memories
+from the start, added later, and without, and what goes on from MiniLM weights.
 Hardware: 32 V100 for 2.8 days, in the paper.
 
 Where the values come from

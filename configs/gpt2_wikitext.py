@@ -12,7 +12,7 @@ https://arxiv.org/abs/2109.00301.
 Paper's number: test perplexity, fine-tuned from the published GPT-2 small: 16.85 alone, 16.87 compressive, 16.64
 infinity-former, 16.61 sticky.
 Our number: not run at full size. 1.3 M parameters on WikiText-2, memories added after 800 steps:
-tools/results/tables/gpt2_memories.md.
+tools/results/tables/gpt2_wikitext.md.
 Hardware: not said in the paper.
 
 Where the values come from

@@ -6,7 +6,7 @@
 Paper: Wu, Rabe, Hutchins and Szegedy, "Memorizing Transformers", ICLR 2022, https://arxiv.org/abs/2203.08913.
 Paper's number: none on this corpus. On GitHub code (200M parameters, segment 512, token-level perplexity) a cache of
   512 alone gives 2.26 and a memory of 8,192 with it 2.03.
-Our number: not run at this size; smaller, tools/results/tables/memory_gain_python.md.
+Our number: not run at this size; smaller, tools/results/tables/memory_gain.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

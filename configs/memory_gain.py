@@ -6,9 +6,8 @@
 Paper: Wu, Rabe, Hutchins and Szegedy, "Memorizing Transformers", ICLR 2022, https://arxiv.org/abs/2203.08913.
 Paper's number: arXiv, token-level perplexity, segment 512 with a cache of 512: 2.67; with a memory of 8,192 too: 2.37
   (200M parameters, 500,000 steps). None on this corpus.
-Our number: bits per byte of held-out Python documents, two seeds: tools/results/tables/memory_gain_python.md; added to
-a model trained without it: tools/results/tables/memory_added.md; novels, where both are level, since whole books
-repeat less than code does: tools/results/tables/memory_gain_novels.md.
+Our number: tools/results/tables/memory_gain.md has the bits per byte of held-out Python documents, of a memory that is
+added to a model trained without it, and of novels, where both are level, since whole books repeat less than code does.
 Hardware: 2 CPU cores.
 
 Where the values come from

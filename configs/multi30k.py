@@ -11,7 +11,7 @@ Burtsev et al., "Memory Transformer", 2020, https://arxiv.org/abs/2006.11527. Da
 https://github.com/multi30k/dataset (task 1, raw text).
 Paper's number: none on Multi30k (both have WMT; MemSizer's translation model has about 17 % fewer parameters).
 Our number: not run at this size. The recipe's 2 + 2 layers of 128, 1,000 steps:
-tools/results/tables/multi30k_translation.md.
+tools/results/tables/multi30k.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -11,7 +11,7 @@ better to make them by halves, see the README. Training continues from `one_soft
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
 Our number: test perplexity of all variants: tools/results/tables/knn_lm.md, "Systems beside SPALM"; SPALM by its
-neighbours: tools/results/tables/wikitext2_spalm_neighbors.md and, from a trained parent, wikitext2_spalm.md.
+neighbours, also from a trained parent: tools/results/tables/wikitext2_memories.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

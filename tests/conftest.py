@@ -22,10 +22,6 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
-TYPE_CHECKER = (
-    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as for pyright
-)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -41,11 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--cpu-seconds"):
         config.pluginmanager.register(CpuSeconds())
 
-    # Before memjax is imported anywhere: the hook rewrites modules as they are loaded.
+    # Before memjax is imported anywhere: modules are rewritten as they are loaded.
     if config.getoption("--jaxtyping"):
-        import jaxtyping
+        from tests import type_checks
 
-        jaxtyping.install_import_hook("memjax", TYPE_CHECKER)
+        type_checks.install()
 
     import jax
 

@@ -12,12 +12,12 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from memjax.cli.console import align, continuations, preparation, split_sizes
-from memjax.config import Config, ContinuousCache, Evaluation
+from memjax.config import Config, ContinuousCache, Evaluation, KeyValueRecall
 from memjax.data.array_files import read_arrays
 from memjax.data.reader_errors import reading
 from memjax.durable_files import read_json, replace_file, write_json
@@ -155,11 +155,11 @@ class _Demo:
             config = config.with_memory(0)
         config.name, config.workdir = "recall_" + ("memory" if variant == "default" else variant), plan.workdir
         config.training.steps, config.evaluation.compute_accuracy = plan.key_value_steps, True
-        evaluation = train(config).results["evaluation"]
+        evaluation, source = train(config).results["evaluation"], cast(KeyValueRecall, config.data.source)
         return {
             "accuracy": evaluation["accuracy"],
             "answers": evaluation["targets"],
-            "chance": 1 / config.data.source.num_values,  # type: ignore[union-attr]
+            "chance": 1 / source.num_values,
         }
 
     def language_config(self) -> Config:

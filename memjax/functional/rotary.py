@@ -257,7 +257,8 @@ def rotary_waves(
     dtype = jax.dtypes.canonicalize_dtype(np.float64)
     if isinstance(positions, np.ndarray):
         angles = positions[..., None].astype(np.float64) * frequencies
-        return tuple(jnp.asarray(attention_factor * wave(angles), dtype) for wave in (np.cos, np.sin))  # type: ignore[return-value]
+        cosines, sines = (jnp.asarray(attention_factor * wave(angles), dtype) for wave in (np.cos, np.sin))
+        return cosines, sines
     shape = (1,) * positions.ndim + frequencies.shape
     angles = positions[..., None].astype(dtype) * jnp.asarray(frequencies.reshape(shape), dtype)
     return attention_factor * jnp.cos(angles), attention_factor * jnp.sin(angles)

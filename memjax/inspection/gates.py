@@ -105,12 +105,12 @@ def gate_map(model: Model, variables: Mapping[str, Any], segments: Sequence[Batc
     if not gated and last is None:
         raise NotProvided(f"gates: given {type(model).__name__} without one, allowed: a model whose memory has a gate")
     names = [f"layer_{index:02d}/{TAP}" for index in gated] + ([OUTPUT] if last is not None else [])
-    tapped: Any = add_features(model, *names)  # type: ignore[type-var]
+    tapped: Any = add_features(model, *names)
     variables = model_collections(variables)
     read = jax.jit(
         lambda variables, state, batch: read_segment(tapped, variables, state, batch, deterministic=True)[1:]
     )
-    regrouped = regroup_layers(variables, model, tapped)  # type: ignore[type-var]
+    regrouped = regroup_layers(variables, model, tapped)
     inner, state = [], tapped.init_state(len(segments[0].mask))
     for batch in segments:
         state, aux = read(regrouped, state, batch)

@@ -22,8 +22,11 @@ from memjax.memory.state_trees import is_array_like, leaves_and_axes
 from memjax.settings.ranges import describe_invalid
 from memjax.typing import Mask
 
-__all__ = ["ROW_ARGUMENTS", "CheckedModule", "check_call", "check_calls", "refuse_padding_in_front"]
+__all__ = ["MUST_BE_GIVEN", "ROW_ARGUMENTS", "CheckedModule", "check_call", "check_calls", "refuse_padding_in_front"]
 
+MUST_BE_GIVEN: Any = None
+"""Default of a field of a `CheckedModule` that must be given and follows fields with defaults. A module without it is
+refused in one line."""
 ROW_ARGUMENTS = ("start_of_document", "mask", "active", "source", "source_mask")
 """Arguments of a memory whose first axis is the batch, by name."""
 SEGMENTS = ("x", "tokens", "vectors", "inputs")

@@ -28,6 +28,7 @@ from memjax.functional.compression import (
 from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
+from memjax.memory.checks import MUST_BE_GIVEN
 from memjax.memory.compressive_state import AttentionUsage, CompressedSlots, CompressiveState, EvictedSlots, take_slots
 from memjax.memory.hidden_state_attention import SegmentAttention
 from memjax.memory.interface import where_rows
@@ -222,7 +223,7 @@ class CompressiveAttention(TransformerXLAttention):
     """
 
     norm: Literal["post", "pre", "pre_sonnet"] = "post"
-    compressed_memory_length: Slots = None  # type: ignore[assignment]  # must be given
+    compressed_memory_length: Slots = MUST_BE_GIVEN
     compression_rate: int = 4
     compression: Literal["convolution", "dilated", "max", "mean", "most_used"] = "convolution"
     dilations: tuple[int, ...] = (1, 2, 4)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from memjax.axes import axes_of, named
 from memjax.functional.attention import attention, neighbor_attention
@@ -27,8 +27,9 @@ from memjax.functional.compression import (
 from memjax.functional.fifo import order_after, ring_append, shift_append
 from memjax.functional.sharded import merge_partials, num_shards
 from memjax.memory import long_term_signal, memorizing
+from memjax.memory.checks import MUST_BE_GIVEN
 from memjax.memory.compressive import LOSSES
-from memjax.memory.grafts import GatedGraft, GraftedMemory, GraftReading, HostTokens
+from memjax.memory.grafts import GatedGraft, GraftedMemory, GraftReading, HostQueries, HostTokens
 from memjax.memory.infinity_former import LongTermMemory, LongTermSegment
 from memjax.memory.interface import where_rows
 from memjax.memory.long_term_signal import LongTermState
@@ -63,7 +64,7 @@ class GraftedNeighbors(GatedGraft):
       slot_axis: Name of the mesh axis over which to split the slots. Empty for no split.
     """
 
-    memory_length: Slots = None  # type: ignore[assignment]  # must be given
+    memory_length: Slots = MUST_BE_GIVEN
     num_neighbors: int = 32
     retrieval: Literal["exact", "approximate", "bucket", "threshold"] = "exact"
     recall_target: float = 0.95
@@ -146,7 +147,7 @@ class GraftedCompression(GatedGraft):
       compression: Compression function f_c: 'convolution' (width and stride are the rate), 'max' or 'mean'.
     """
 
-    compressed_memory_length: Count = None  # type: ignore[assignment]  # must be given
+    compressed_memory_length: Count = MUST_BE_GIVEN
     compression_rate: Count = 4
     compression: Literal["convolution", "max", "mean"] = "convolution"
 
@@ -246,7 +247,7 @@ class GraftedSignal(GraftedMemory):
       signal: The long-term memory, with `zero_output` for a graft that is closed at first.
     """
 
-    signal: LongTermMemory = None  # type: ignore[assignment]  # must be given
+    signal: LongTermMemory = MUST_BE_GIVEN
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> LongTermState:
@@ -264,29 +265,21 @@ class GraftedSignal(GraftedMemory):
         return long_term_signal.reset(state, start_of_document)
 
     def __call__(
-        self,
-        queries: Float[Array, "batch length heads head_dim"],
-        local: Float[Array, "batch length heads head_dim"],
-        host: HostTokens,
-        state: LongTermState,
-        *,
-        mask: Mask,
-        options: Mapping[str, Any],
-        deterministic: bool,
+        self, asked: HostQueries, host: HostTokens, state: LongTermState, *, mask: Mask, deterministic: bool
     ) -> tuple[GraftReading, LongTermState, Aux]:
         """Lets the waiting tokens enter the signal, reads it, and keeps the segment waiting. See `GraftedMemory`."""
-        further, new, aux = self.signal(queries, state, mask=mask, deterministic=deterministic)
-        return GraftReading(local, further), self._wait(new, host.hidden, mask), aux
+        further, new, aux = self.signal(asked.queries, state, mask=mask, deterministic=deterministic)
+        return GraftReading(asked.local, further), self._wait(new, host.hidden, mask), aux
 
     def decode(
-        self, query: Array, local: Array, hidden: Array, state: Any, segment: Any, *, at: tuple[Array, Rows], scale: Any
+        self, asked: HostQueries, hidden: Array, state: Any, segment: Any, *, at: tuple[Array, Rows]
     ) -> tuple[GraftReading, GraftedSignalSegment]:
         """Reads the signal with one token of every active row. See `GraftedMemory`."""
         position, active = at
         signal = self.signal.enter_segment(state, segment.signal, active & (position == 0))
-        further, signal = self.signal.read_token(query, signal, active)
+        further, signal = self.signal.read_token(asked.queries, signal, active)
         tokens = ring_append(segment.hidden, hidden.astype(segment.hidden.dtype), position, active)
-        return GraftReading(local, further), GraftedSignalSegment(signal, tokens)
+        return GraftReading(asked.local, further), GraftedSignalSegment(signal, tokens)
 
     def finish(self, state: LongTermState, segment: GraftedSignalSegment, host: HostTokens) -> LongTermState:
         """Keeps the segment waiting. See `GraftedMemory`."""

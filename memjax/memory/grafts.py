@@ -27,7 +27,7 @@ from memjax.memory.checks import CheckedModule
 from memjax.settings.ranges import Count
 from memjax.typing import Aux, EmptyState, Mask, Rows, WeightedSum
 
-__all__ = ["GraftReading", "GraftedMemory", "HostTokens"]
+__all__ = ["GraftReading", "GraftedMemory", "HostQueries", "HostTokens"]
 
 
 class HostTokens(NamedTuple):
@@ -64,6 +64,20 @@ class HostTokens(NamedTuple):
         return keys, values, valid
 
 
+class HostQueries(NamedTuple):
+    """Queries of the host of a graft, what its own attention has read with them, and how it scores keys.
+
+    Attributes:
+      queries: `[batch, length, heads, head_dim]`, queries before their rotation.
+      local: `[batch, length, heads, head_dim]`, result of the attention of the host.
+      options: `scale` and dropout of the attention of the host, as `memjax.functional.attention.attention` takes them.
+    """
+
+    queries: Array
+    local: Array
+    options: Mapping[str, Any]
+
+
 class GraftReading(NamedTuple):
     """Result of a layer's attention with what a graft has added.
 
@@ -98,44 +112,31 @@ class GraftedMemory(CheckedModule):
         return jax.tree.map(lambda leaf: reset_rows(leaf, start_of_document), state)
 
     def __call__(
-        self,
-        queries: Float[Array, "batch length heads head_dim"],
-        local: Float[Array, "batch length heads head_dim"],
-        host: HostTokens,
-        state: Any,
-        *,
-        mask: Mask,
-        options: Mapping[str, Any],
-        deterministic: bool,
+        self, asked: HostQueries, host: HostTokens, state: Any, *, mask: Mask, deterministic: bool
     ) -> tuple[GraftReading, Any, Aux]:
         """Reads the memory with the queries of a segment, then writes the segment. A subclass defines it.
 
         Args:
-          queries: `[batch, length, heads, head_dim]`, queries before their rotation.
-          local: `[batch, length, heads, head_dim]`, result of the attention of the host.
+          asked: Queries of the segment, and what the host has read.
           host: Keys, values and inputs of the host.
           state: State before the segment.
           mask: bool `[batch, length]`, real tokens.
-          options: `scale` and dropout of the attention of the host, as `memjax.functional.attention.attention` takes
-            them.
           deterministic: Whether to run without dropout and sampling.
         """
         raise NotImplementedError
 
     def decode(
-        self, query: Array, local: Array, hidden: Array, state: Any, segment: Any, *, at: tuple[Array, Rows], scale: Any
+        self, asked: HostQueries, hidden: Array, state: Any, segment: Any, *, at: tuple[Array, Rows]
     ) -> tuple[GraftReading, Any]:
         """Reads the memory with one token of every active row. Returns the reading and the buffers. A subclass defines
         it.
 
         Args:
-          query: `[batch, 1, heads, head_dim]`, query before its rotation.
-          local: `[batch, 1, heads, head_dim]`, result of the attention of the host.
+          asked: Query of the token, and what the host has read.
           hidden: `[batch, 1, dim]`, input of the projections of the host.
           state: State before the segment.
           segment: Buffers of the segment.
           at: Index of the token in its segment, int32 `[batch]`, and active rows, bool `[batch]`.
-          scale: Factor of the scores. None for `head_dim ** -0.5`.
         """
         raise NotImplementedError
 
@@ -179,38 +180,30 @@ class GatedGraft(GraftedMemory, kw_only=True):
         return gate_openings(self.gate, self.gate_kind)
 
     def __call__(
-        self,
-        queries: Float[Array, "batch length heads head_dim"],
-        local: Float[Array, "batch length heads head_dim"],
-        host: HostTokens,
-        state: Any,
-        *,
-        mask: Mask,
-        options: Mapping[str, Any],
-        deterministic: bool,
+        self, asked: HostQueries, host: HostTokens, state: Any, *, mask: Mask, deterministic: bool
     ) -> tuple[GraftReading, Any, Aux]:
-        """Reads the memory, mixes what was read with `local`, then writes. See `GraftedMemory`."""
-        z, present = self._mix(queries, local, state, options)
+        """Reads the memory, mixes what was read with what the host has read, then writes. See `GraftedMemory`."""
+        z, present = self._mix(asked, state)
         opening = jax.lax.stop_gradient(self.gate_values()).mean().astype(jnp.float32)
         share = lambda of: WeightedSum(opening * of.sum().astype(jnp.float32), of.sum().astype(jnp.float32))
         aux = Aux(metrics={"gate": share(mask), "graft/memory_share": share(mask & present[:, None])})
-        state, more = self._write(state, host, z, (queries, mask, options.get("scale")))
+        state, more = self._write(state, host, z, (asked.queries, mask, asked.options.get("scale")))
         return GraftReading(z, None), state, aux + more
 
     def decode(
-        self, query: Array, local: Array, hidden: Array, state: Any, segment: Any, *, at: tuple[Array, Rows], scale: Any
+        self, asked: HostQueries, hidden: Array, state: Any, segment: Any, *, at: tuple[Array, Rows]
     ) -> tuple[GraftReading, Any]:
-        """Reads the memory, and mixes what was read with `local`. See `GraftedMemory`."""
-        return GraftReading(self._mix(query, local, state, {"scale": scale})[0], None), segment
+        """Reads the memory, and mixes what was read with what the host has read. See `GraftedMemory`."""
+        return GraftReading(self._mix(asked, state)[0], None), segment
 
     def finish(self, state: Any, segment: Any, host: HostTokens) -> Any:
         """Writes the segment. See `GraftedMemory`."""
         return self._write(state, host)[0]
 
-    def _mix(self, queries: Array, local: Array, state: Any, options: Mapping[str, Any]) -> tuple[Array, Array]:
+    def _mix(self, asked: HostQueries, state: Any) -> tuple[Array, Array]:
         """Reads the memory and mixes. Returns the result of every head, and which rows have something to read."""
-        from_memory, present = self._read(queries, state, options)
-        return head_gate(self.gate, from_memory, local, present, kind=self.gate_kind), present
+        from_memory, present = self._read(asked.queries, state, asked.options)
+        return head_gate(self.gate, from_memory, asked.local, present, kind=self.gate_kind), present
 
     def _read(self, queries: Array, state: Any, options: Mapping[str, Any]) -> tuple[Array, Array]:
         """Returns what was read, and which rows have something to read, bool `[batch]`."""

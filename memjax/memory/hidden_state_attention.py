@@ -309,7 +309,8 @@ class HiddenStateAttention(ProjectedAttention):
         if self.norm != "pre":
             return stored
         params = jax.lax.stop_gradient(self.layer_norm.variables["params"])
-        return self.layer_norm.clone(parent=None).apply({"params": params}, stored)  # type: ignore[return-value]
+        normed: Any = self.layer_norm.clone(parent=None).apply({"params": params}, stored)
+        return normed
 
     def _enter_segment(
         self, memory: Any, segment: HiddenStateSegment, entering: Array, weights: Weights

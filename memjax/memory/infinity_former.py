@@ -22,7 +22,7 @@ from memjax.functional.gaussian_basis import (
     sample_positions,
 )
 from memjax.functional.precision import at_least_float32
-from memjax.memory.checks import CheckedModule
+from memjax.memory.checks import MUST_BE_GIVEN, CheckedModule
 from memjax.memory.hidden_state_attention import HiddenStateSegment, SegmentAttention
 from memjax.memory.interface import DecodeState, where_rows
 from memjax.memory.layer_parts import matrix_init, project
@@ -136,7 +136,7 @@ class LongTermMemory(CheckedModule):
     dim: Count
     num_heads: Count
     head_dim: HeadDim = 0
-    segment_length: Count = None  # type: ignore[assignment]  # must be given
+    segment_length: Count = MUST_BE_GIVEN
     num_basis: int = 512
     widths: tuple[float, ...] = (0.01, 0.05)
     num_samples: int = 512
@@ -405,7 +405,7 @@ class InfinityFormerAttention(TransformerXLAttention):
       ((1, 4, 8), (1, 6, 8))
     """
 
-    long_term: LongTermMemory = None  # type: ignore[assignment]
+    long_term: LongTermMemory = MUST_BE_GIVEN
 
     @nn.nowrap
     def init_state(self, batch_size: int, dtype: Any = jnp.float32) -> InfinityFormerState:

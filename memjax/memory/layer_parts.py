@@ -95,7 +95,7 @@ class OffsetNorm(nn.Module):
 
 Activation = Literal["relu", "gelu", "gelu_exact", "silu", "quick_gelu", "tanh", "relu_squared"]
 """Name of an activation function. 'gelu' is the tanh form."""
-ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": nn.relu,
     "gelu": nn.gelu,
     "gelu_exact": lambda x: nn.gelu(x, approximate=False),

@@ -22,7 +22,7 @@ from memjax.functional.named_operations import operation
 from memjax.functional.positions import relative_distances
 from memjax.functional.sharded import merge_partials, num_shards, partial_attention, sharded_append
 from memjax.memory.bucket_projector import BucketProjector
-from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.checks import MUST_BE_GIVEN, refuse_padding_in_front
 from memjax.memory.interface import DecodeState, broadcast_mask, count_positions, next_position, where_rows
 from memjax.memory.layer_parts import NormKind, weight_dropout
 from memjax.memory.memorizing_reading import (
@@ -182,7 +182,7 @@ class MemorizingAttention(ProjectedAttention):
     dim: Count
     num_heads: Count
     head_dim: HeadDim = 0
-    memory_length: Slots = None  # type: ignore[assignment]  # must be given
+    memory_length: Slots = MUST_BE_GIVEN
     num_neighbors: int = 32
     cache_length: int = 0
     projector: Projector = BucketProjector()

@@ -46,7 +46,7 @@ def retrieve(
     """
     by_head = jnp.swapaxes(queries, 1, 2)
     keys = memory.keys.astype(queries.dtype)
-    return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)  # type: ignore[arg-type]
+    return select_neighbors(by_head, keys, memory.valid, num_neighbors, method=method, recall_target=recall_target)
 
 
 class LocalAttention(NamedTuple):

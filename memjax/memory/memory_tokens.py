@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
 from memjax.functional.named_operations import operation
-from memjax.memory.checks import CheckedModule
+from memjax.memory.checks import MUST_BE_GIVEN, CheckedModule
 from memjax.memory.interface import StackMemory, broadcast_mask
 from memjax.settings.checks import require
 from memjax.settings.ranges import Count, Slots
@@ -102,7 +102,7 @@ class MemoryTokenEncoder(StackMemory):
     layers: tuple[EncoderLayer, ...]
     dim: Count
     memory_layers: tuple[EncoderLayer, ...] = ()
-    num_tokens: Slots = None  # type: ignore[assignment]  # must be given
+    num_tokens: Slots = MUST_BE_GIVEN
     kind: Literal["transformer", "control", "bottleneck"] = "transformer"
     init_stddev: float = 1.0
     dtype: Any = jnp.float32

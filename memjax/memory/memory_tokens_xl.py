@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from memjax.memory.checks import MUST_BE_GIVEN
 from memjax.memory.layer_parts import ROW, TrackedKeys
 from memjax.memory.transformer_xl import TransformerXLAttention
 from memjax.settings.ranges import Slots
@@ -51,7 +52,7 @@ class MemoryTokenXLAttention(TransformerXLAttention):
       ((1, 4, 8), (1, 4, 8))
     """
 
-    num_tokens: Slots = None  # type: ignore[assignment]  # must be given
+    num_tokens: Slots = MUST_BE_GIVEN
 
     def _tokens(self, rows: Array) -> Array:
         return rows[:, self.num_tokens :]

@@ -19,7 +19,8 @@ from memjax.functional.attention import attention_with_weights
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.rotary import rotate
-from memjax.memory.grafts import GraftedMemory, GraftReading, HostTokens
+from memjax.memory.checks import MUST_BE_GIVEN
+from memjax.memory.grafts import GraftedMemory, GraftReading, HostQueries, HostTokens
 from memjax.memory.interface import DecodeState, broadcast_mask, next_position, where_rows
 from memjax.memory.layer_parts import SHORT, NormKind, NormPlace, TrackedKeys, tracked_weights, weight_dropout
 from memjax.memory.projector import ProjectedAttention, Weights
@@ -209,7 +210,7 @@ class RotaryAttention(ProjectedAttention):
     dim: int
     num_heads: int
     head_dim: HeadDim = 0
-    memory_length: Slots = None  # type: ignore[assignment]  # must be given
+    memory_length: Slots = MUST_BE_GIVEN
     projector: RotaryProjector = RotaryProjector()
     sinks: Slots = 0
     same_length: bool = False
@@ -286,8 +287,8 @@ class RotaryAttention(ProjectedAttention):
         reading, aux = GraftReading(z, None), Aux()
         if self.graft is not None:
             options = {"scale": self.projector.scale(weights), **weight_dropout(self, deterministic)}
-            arguments = {"mask": mask, "options": options, "deterministic": deterministic}
-            reading, graft, aux = self.graft(queries, z, self._host_tokens(tokens, y), graft, **arguments)
+            asked, host = HostQueries(queries, z, options), self._host_tokens(tokens, y)
+            reading, graft, aux = self.graft(asked, host, graft, mask=mask, deterministic=deterministic)
         y = self._add_output(weights, x, reading.z, deterministic, reading.further)
         if self.memory_length:
             aux = aux + Aux(metrics={"rotary/memory_share": attention_share(attention, mask)})
@@ -321,8 +322,8 @@ class RotaryAttention(ProjectedAttention):
         z, _ = self._read(weights, rotate(query, *here), segment.placed, segment.values, visible, True)
         reading = GraftReading(z, None)
         if self.graft is not None:
-            at = {"at": (position, active), "scale": self.projector.scale(weights)}
-            reading, buffers = self.graft.decode(query, z, y, graft, buffers, **at)
+            asked = HostQueries(query, z, {"scale": self.projector.scale(weights)})
+            reading, buffers = self.graft.decode(asked, y, graft, buffers, at=(position, active))
         y = self._add_output(weights, x, reading.z, True, reading.further)
 
         full = active & (position + 1 == segment_length)

@@ -19,7 +19,7 @@ from memjax.functional.attention import attention_with_weights
 from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.positions import relative_shift, sinusoids
-from memjax.memory.checks import refuse_padding_in_front
+from memjax.memory.checks import MUST_BE_GIVEN, refuse_padding_in_front
 from memjax.memory.hidden_state_attention import HiddenStateAttention, SegmentAttention
 from memjax.memory.interface import where_rows
 from memjax.memory.layer_parts import SHORT, NormKind, TrackedKeys, matrix_init, project
@@ -340,7 +340,7 @@ class TransformerXLAttention(HiddenStateAttention):
     dim: Count
     num_heads: Count
     head_dim: HeadDim = 0
-    memory_length: Slots = None  # type: ignore[assignment]  # must be given
+    memory_length: Slots = MUST_BE_GIVEN
     projector: Projector = TransformerXLProjector()
     norm: Literal["post", "pre"] = "post"
     norm_kind: NormKind = "layer"

@@ -8,15 +8,14 @@ from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
-from memjax.axes import constrain, named
-from memjax.memory.checks import refuse_padding_in_front
+from memjax.axes import named
 from memjax.memory.layer_parts import NormKind, make_norm
 from memjax.models.encoder_with_head import LayeredEncoder
-from memjax.models.heads import ALLOWED, STATES, EncodedText, TaskHead
+from memjax.models.heads import ALLOWED, STATES, TaskHead
 from memjax.models.interface import Model
-from memjax.models.transformer import LateralInputs, Stack
+from memjax.models.transformer import Stack
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Activations, Aux, Mask
 
@@ -74,60 +73,13 @@ class CausalTextEncoder(LayeredEncoder):
         """Returns the encoder without a head."""
         return self.clone(head=None)
 
-    def encode(
-        self,
-        inputs: Int[Array, "batch length"],
-        *,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-        extras: Mapping[str, Any] | None = None,
-        side: LateralInputs | None = None,
-    ) -> tuple[EncodedText, Aux]:
-        """Returns two values: the input of the head (an `EncodedText`), and an `Aux` with losses, metrics and requested
-        inner tensors. `side(index)` is a tensor that is added to the output of a layer. See `__call__`.
-        """
-        extras, mask = extras or {}, jnp.ones(inputs.shape, bool) if mask is None else mask
-        options: dict[str, Any] = {"deterministic": deterministic, "side": side}
-        hidden, aux = self.hidden_states(inputs, mask=mask, states=extras.get(STATES), **options)
+    def pool(self, hidden: Activations, inputs: Array, mask: Mask, extras: Mapping[str, Any]) -> Array:
+        """Returns the last hidden state of each text's last token, `[batch, dim]`. See `LayeredEncoder.pool`."""
         last = jnp.maximum(jnp.sum(mask, axis=1) - 1, 0)
-        pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-        return EncodedText(hidden, pooled, mask, extras), aux
+        return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
 
-    def hidden_states(
-        self,
-        tokens: Int[Array, "batch length"],
-        *,
-        mask: Mask | None = None,
-        token_types: Int[Array, "batch length"] | None = None,
-        states: Activations | None = None,
-        deterministic: bool = True,
-        side: LateralInputs | None = None,
-    ) -> tuple[Activations, Aux]:
-        """Computes the last hidden states of texts, and an `Aux` with losses, metrics and requested inner tensors. If
-        the first layer is not layer 0, it reads `states` instead of embedded tokens.
-
-        Args:
-          tokens: `[batch, length]`, token ids with begin and end.
-          mask: Real tokens, at the beginning of each row. None = all.
-          token_types: Ignored, since a decoder has none.
-          states: `[batch, length, dim]`, input of the first layer where it is not layer 0.
-          deterministic: Whether to run without dropout.
-          side: Function from a layer's index to the tensor added to its output, see `Stack`.
-        """
-        del token_types
-        if self.stack.first:
-            inputs = self.input_states(tokens, states).astype(self.dtype)
-        else:
-            inputs = self._embed(tokens, deterministic)
-        rows = len(tokens)
-        options = {"start_of_document": jnp.ones(rows, bool), "mask": mask, "deterministic": deterministic}
-        inputs, state = constrain(inputs, "batch", None, None), self.stack.init_state(rows, self.dtype)
-        hidden, _, aux = self.stack(inputs, state, **options, side=side)
-        hidden = refuse_padding_in_front(self.layer_norm(hidden) if self.final_norm else hidden, mask)
-        return hidden, aux + Aux(arrays={name: hidden for name in self.features})
-
-    def _embed(self, tokens: Array, deterministic: bool) -> Activations:
-        """Embeds tokens, and adds learned positions where the model has any."""
+    def embed(self, tokens: Array, token_types: Array | None, deterministic: bool) -> Activations:
+        """Embeds tokens, and adds learned positions where the model has any. See `LayeredEncoder.embed`."""
         x, length = self.vocabulary.embed(tokens), tokens.shape[1]
         if self.num_positions:
             if length > self.num_positions:
@@ -135,3 +87,8 @@ class CausalTextEncoder(LayeredEncoder):
                 raise ValueError(f"tokens: given {length} in a text, allowed: {allowed}")
             x = x + self.positions_table[:length].astype(x.dtype)[None]
         return self.drop(x, deterministic=deterministic)
+
+    def apply_layers(self, x: Activations, mask: Mask | None, **options: Any) -> tuple[Activations, Aux]:
+        """Applies the layers and the last norm. See `LayeredEncoder.apply_layers`."""
+        hidden, aux = super().apply_layers(x, mask, **options)
+        return (self.layer_norm(hidden) if self.final_norm else hidden), aux

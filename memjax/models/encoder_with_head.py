@@ -6,11 +6,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
-from memjax.models.heads import ALLOWED, STATES, ChoiceScorer, EncodedText, VocabularyScorer
+from memjax.axes import constrain
+from memjax.memory.checks import refuse_padding_in_front
+from memjax.models.heads import ALLOWED, STATES, TOKEN_TYPES, ChoiceScorer, EncodedText, VocabularyScorer
 from memjax.models.interface import Model
-from memjax.typing import Aux, EmptyState, Mask, Rows
+from memjax.models.transformer import LateralInputs
+from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
 
 __all__ = ["EncoderWithHead", "LayeredEncoder"]
 
@@ -125,7 +128,8 @@ class LayeredEncoder(EncoderWithHead):
     """The base class of encoders of tokens that are a stack of layers over embeddings. A stack that starts above layer
     0 has no embeddings, and texts come with the input states of its first layer.
 
-    A subclass has the fields `stack`, `vocabulary` and `head`. It states as a class attribute:
+    A subclass has the fields `stack`, `vocabulary`, `head`, `features` and `dtype`, and the methods `embed` and `pool`.
+    It states as a class attribute:
 
     * `embedding_parameters`: path prefixes of the parameters below the first layer.
     """
@@ -159,6 +163,79 @@ class LayeredEncoder(EncoderWithHead):
         """
         numbers = range(len(self.stack.layers) - layers)
         return (*self.embedding_parameters, *(f"stack/layers_{number}/" for number in numbers))
+
+    def encode(
+        self,
+        inputs: Int[Array, "batch length"],
+        *,
+        mask: Mask | None = None,
+        deterministic: bool = True,
+        extras: Mapping[str, Any] | None = None,
+        side: LateralInputs | None = None,
+    ) -> tuple[EncodedText, Aux]:
+        """Returns two values: the input of the head (an `EncodedText`), and an `Aux` with losses, metrics and requested
+        inner tensors. `side(index)` is a tensor that is added to the output of a layer. See `__call__`.
+        """
+        extras, mask = extras or {}, jnp.ones(inputs.shape, bool) if mask is None else mask
+        read: dict[str, Any] = {"token_types": extras.get(TOKEN_TYPES), "states": extras.get(STATES)}
+        hidden, aux = self.hidden_states(inputs, mask=mask, **read, deterministic=deterministic, side=side)
+        return EncodedText(hidden, self.pool(hidden, inputs, mask, extras), mask, extras), aux
+
+    def hidden_states(
+        self,
+        tokens: Int[Array, "batch length"],
+        *,
+        mask: Mask | None = None,
+        token_types: Int[Array, "batch length"] | None = None,
+        states: Activations | None = None,
+        deterministic: bool = True,
+        side: LateralInputs | None = None,
+    ) -> tuple[Activations, Aux]:
+        """Computes the last hidden states of texts, and an `Aux` with losses, metrics and requested inner tensors. If
+        the first layer is not layer 0, it reads `states` instead of embedded tokens.
+
+        Args:
+          tokens: `[batch, length]`, token ids with special tokens.
+          mask: Real tokens, at the beginning of each row. None = all.
+          token_types: `[batch, length]`, types of the tokens. None = 0. A model without token types ignores them.
+          states: `[batch, length, dim]`, input of the first layer where it is not layer 0.
+          deterministic: Whether to run without dropout.
+          side: Function from a layer's index to the tensor added to its output, see `Stack`.
+
+        Raises:
+          ValueError: A text is longer than the number of positions.
+        """
+        if self.stack.first:
+            x = self.input_states(tokens, states).astype(self.dtype)
+        else:
+            x = self.embed(tokens, token_types, deterministic)
+        hidden, aux = self.apply_layers(x, mask, deterministic=deterministic, side=side)
+        hidden = refuse_padding_in_front(hidden, mask)
+        return hidden, aux + Aux(arrays={name: hidden for name in self.features})
+
+    def embed(self, tokens: Array, token_types: Array | None, deterministic: bool) -> Activations:
+        """Returns the embeddings that layer 0 reads, `[batch, length, dim]`. See `hidden_states`."""
+        raise NotImplementedError(f"{type(self).__name__} has no embed")
+
+    def apply_layers(self, x: Activations, mask: Mask | None, **options: Any) -> tuple[Activations, Aux]:
+        """Applies the layers to states `[batch, length, dim]`, with an empty memory in every row, and returns the last
+        hidden states and an `Aux`.
+
+        Args:
+          x: `[batch, length, dim]`, input of the first layer.
+          mask: Real tokens. None = all.
+          **options: `deterministic` and `side` of `Stack`.
+        """
+        rows = len(x)
+        x, state = constrain(x, "batch", None, None), self.stack.init_state(rows, self.dtype)
+        hidden, _, aux = self.stack(x, state, start_of_document=jnp.ones(rows, bool), mask=mask, **options)
+        return hidden, aux
+
+    def pool(self, hidden: Activations, inputs: Array, mask: Mask, extras: Mapping[str, Any]) -> Array:
+        """Returns the vector of each text that a head of classes reads, `[batch, dim]`, given the last hidden states
+        and what `encode` was given.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no pool")
 
     def input_states(self, tokens: Array, states: Any) -> Array:
         """Returns the states that the first layer reads where it is not layer 0, zeros to initialize the parameters.

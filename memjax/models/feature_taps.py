@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from memjax.memory.interface import OutputMemory
-from memjax.models.causal_encoder import CausalTextEncoder
+from memjax.models.interface import Model
 from memjax.models.language_model import LanguageModel
-from memjax.models.text_encoder import TextEncoder
 from memjax.models.transformer import join_collection, split_collection
 
 __all__ = ["add_features", "add_mixtures", "regroup_layers"]
 
-Encoded = TypeVar("Encoded", LanguageModel, TextEncoder, CausalTextEncoder)
+Encoded = TypeVar("Encoded", bound=Model)
 
 
 def add_mixtures(model: Any, *mixtures: OutputMemory) -> LanguageModel:

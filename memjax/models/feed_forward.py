@@ -91,7 +91,7 @@ class FeedForwardLayer(Residual, StatelessMemory):
             gate, y = jnp.split(y, 2, axis=-1)
             y = ACTIVATIONS[gated](gate) * y
         else:
-            y = ACTIVATIONS[self.activation](y)  # type: ignore[index]  # not a gated one
+            y = ACTIVATIONS[self.activation](y)
         y = self.drop(y, deterministic=deterministic or not self.hidden_dropout)
         return add_low_ranks(self.narrow(y), y, self.low_ranks("narrow/kernel", deterministic)).reshape(x.shape)
 

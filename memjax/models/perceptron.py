@@ -84,8 +84,8 @@ class Perceptron(EncoderWithHead):
 
         See `__call__` for the arguments.
         """
-        masked = inputs if mask is None else jnp.where(mask, inputs, 0)
-        hidden = constrain(masked.astype(self.dtype), "batch", None)
+        vectors = self.vectors(inputs, mask)
+        hidden = constrain(vectors.astype(self.dtype), "batch", None)
         tensors: dict[str, Any] = {}
         for index, layer in enumerate(self.layers):
             hidden = self.drop(nn.relu(layer(hidden)), deterministic=deterministic)
@@ -93,6 +93,10 @@ class Perceptron(EncoderWithHead):
             hidden = hidden if side is None else hidden + side(index)[:, 0]
         tensors["output"] = hidden
         is_present = jnp.ones((len(inputs), 1), bool) if mask is None else mask.any(axis=1, keepdims=True)
-        read = hidden if self.gate is None else hidden * self.gate(masked)
+        read = hidden if self.gate is None else hidden * self.gate(vectors)
         text = EncodedText(read[:, None], read, is_present, extras or {})
         return text, Aux(arrays={name: tensors[name][:, None] for name in self.features})
+
+    def vectors(self, inputs: Real[Array, "batch length"], mask: Mask | None) -> Real[Array, "batch width"]:
+        """Returns the vectors that the first layer reads: the inputs, with 0 where the mask leaves entries out."""
+        return inputs if mask is None else jnp.where(mask, inputs, 0)

@@ -15,8 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from memjax.axes import constrain, named
-from memjax.memory.checks import refuse_padding_in_front
+from memjax.axes import named
 from memjax.memory.interface import broadcast_mask
 from memjax.memory.layer_parts import make_norm, matrix_init
 from memjax.memory.memory_tokens import memory_aux, prepend_memory
@@ -28,12 +27,11 @@ from memjax.models.heads import (
     MASKED_POSITIONS,
     STATES,
     TOKEN_TYPES,
-    EncodedText,
     TaskHead,
     make_dense,
 )
 from memjax.models.interface import Model
-from memjax.models.transformer import LateralInputs, Stack
+from memjax.models.transformer import Stack
 from memjax.models.vocabulary import Vocabulary
 from memjax.typing import Activations, Aux, Mask
 
@@ -139,27 +137,10 @@ class TextEncoder(LayeredEncoder):
         """Returns the encoder without a head, and without what stands between the last hidden states and one."""
         return self.clone(head=None, pooler=False, vocabulary=self.vocabulary.clone(bias=False))
 
-    def encode(
-        self,
-        inputs: Int[Array, "batch length"],
-        *,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-        extras: Mapping[str, Any] | None = None,
-        side: LateralInputs | None = None,
-    ) -> tuple[EncodedText, Aux]:
-        """Returns two values: the input of the head after the gate (an `EncodedText`), and an `Aux` with losses,
-        metrics and requested inner tensors. `side(index)` is a tensor that is added to the output of a layer.
-
-        See `__call__` for the arguments. Without token types, all tokens have type 0. `side` is only for an encoder
-        without memory tokens.
-
-        Raises:
-          ValueError: A text is longer than the number of positions.
+    def pool(self, hidden: Activations, inputs: Array, mask: Mask, extras: Mapping[str, Any]) -> Array:
+        """Returns the first token after the pooler, or the mean over all tokens, after the gate, `[batch, dim]`. See
+        `LayeredEncoder.pool`.
         """
-        extras, mask = extras or {}, jnp.ones(inputs.shape, bool) if mask is None else mask
-        read = {"token_types": extras.get(TOKEN_TYPES), "states": extras.get(STATES)}
-        hidden, aux = self.hidden_states(inputs, mask=mask, **read, deterministic=deterministic, side=side)
         first = jnp.tanh(self.pooler_dense(hidden[:, 0])) if self.pooler else hidden[:, 0]
         if self.pooling == "mean":
             real = mask[..., None]
@@ -167,47 +148,10 @@ class TextEncoder(LayeredEncoder):
             first = total / jnp.maximum(jnp.sum(real, axis=1), 1).astype(hidden.dtype)
         if self.gate is not None:
             first = first * self.gate(inputs, mask=mask, extras=extras)
-        return EncodedText(hidden, first, mask, extras), aux
+        return first
 
-    def hidden_states(
-        self,
-        tokens: Int[Array, "batch length"],
-        *,
-        mask: Mask | None = None,
-        token_types: Int[Array, "batch length"] | None = None,
-        states: Activations | None = None,
-        deterministic: bool = True,
-        side: LateralInputs | None = None,
-    ) -> tuple[Activations, Aux]:
-        """Computes the last hidden states of texts, and an `Aux` with losses, metrics and requested inner tensors. If
-        the first layer is not layer 0, it reads `states` instead of embedded tokens.
-
-        Args:
-          tokens: `[batch, length]`, token ids with special tokens.
-          mask: Real tokens. None = all.
-          token_types: `[batch, length]`, types of the tokens. None = 0.
-          states: `[batch, length, dim]`, input of the first layer where it is not layer 0.
-          deterministic: Whether to run without dropout.
-          side: Function from a layer's index to the tensor added to its output, see `Stack`.
-        """
-        batch, length = tokens.shape
-        if self.stack.first:
-            x = self.input_states(tokens, states).astype(self.dtype)
-        else:
-            x = self._embed(tokens, token_types, deterministic)
-        text_mask, texts = mask, broadcast_mask(mask, batch, length).any(axis=1)
-        if num_memory := self.memory_tokens:
-            x, mask = prepend_memory(self.memory_rows, x, mask)
-        x = constrain(x, "batch", None, None)
-        named_arguments = {"start_of_document": jnp.ones(batch, bool), "mask": mask, "deterministic": deterministic}
-        hidden, _, aux = self.stack(x, self.stack.init_state(batch), **named_arguments, side=side)
-        if num_memory:
-            aux += memory_aux(hidden[:, :num_memory], texts)
-        hidden = refuse_padding_in_front(hidden[:, num_memory:], text_mask)
-        return hidden, aux + Aux(arrays={name: hidden for name in self.features})
-
-    def _embed(self, tokens: Array, token_types: Array | None, deterministic: bool) -> Activations:
-        """Embeds tokens, their positions and their types, and normalises the sum."""
+    def embed(self, tokens: Array, token_types: Array | None, deterministic: bool) -> Activations:
+        """Embeds tokens, their positions and their types, and normalises the sum. See `LayeredEncoder.embed`."""
         length = tokens.shape[1]
         if length > self.max_length:
             raise ValueError(
@@ -218,6 +162,17 @@ class TextEncoder(LayeredEncoder):
             types = jnp.zeros_like(tokens) if token_types is None else token_types
             x += jnp.take(self.token_type_embedding, types, axis=0, mode="clip").astype(self.dtype)
         return self.drop(self.layer_norm(x), deterministic=deterministic)
+
+    def apply_layers(self, x: Activations, mask: Mask | None, **options: Any) -> tuple[Activations, Aux]:
+        """Applies the layers to states with the memory tokens before them, and takes those off again. With memory
+        tokens there can be no `side`. See `LayeredEncoder.apply_layers`.
+        """
+        num_memory = self.memory_tokens
+        if not num_memory:
+            return super().apply_layers(x, mask, **options)
+        texts = broadcast_mask(mask, *x.shape[:2]).any(axis=1)
+        hidden, aux = super().apply_layers(*prepend_memory(self.memory_rows, x, mask), **options)
+        return hidden[:, num_memory:], aux + memory_aux(hidden[:, :num_memory], texts)
 
     def embed_texts(
         self,

@@ -6,7 +6,6 @@ Multitask Learning", ICML 2009, https://arxiv.org/abs/0902.2206.
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -18,9 +17,8 @@ from memjax.axes import named
 from memjax.models.heads import CLASSES, SEEN, UNSEEN_SCORE, ChoiceScorer, ClassHead, EncodedText
 from memjax.models.interface import Model
 from memjax.models.perceptron import Perceptron
-from memjax.models.transformer import LateralInputs
 from memjax.models.vocabulary import EmptyVocabulary
-from memjax.typing import Aux, Batch, Mask
+from memjax.typing import Batch, Mask
 
 __all__ = ["BayesHead", "TokenBag", "count_hashed"]
 
@@ -155,18 +153,7 @@ class TokenBag(Perceptron):
         """Returns a `Batch` of texts of `length` tokens, with shapes and dtypes instead of arrays."""
         return Model.example(self, batch_size, length)
 
-    def encode(
-        self,
-        inputs: Int[Array, "batch length"],
-        *,
-        mask: Mask | None = None,
-        deterministic: bool = True,
-        extras: Mapping[str, Any] | None = None,
-        side: LateralInputs | None = None,
-    ) -> tuple[EncodedText, Aux]:
-        """Computes the input of the head (an `EncodedText`) from token ids, and an `Aux` with requested inner tensors.
-        See `Perceptron.encode` for the arguments.
-        """
+    def vectors(self, inputs: Int[Array, "batch length"], mask: Mask | None) -> Float[Array, "batch buckets"]:
+        """Returns the hashed counts of each text's tokens, and of its pairs. See `count_hashed`."""
         mask = jnp.ones(inputs.shape, bool) if mask is None else mask
-        counts = count_hashed(inputs, mask, self.buckets, pairs=self.pairs)
-        return super().encode(counts, deterministic=deterministic, extras=extras, side=side)
+        return count_hashed(inputs, mask, self.buckets, pairs=self.pairs)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.checks import Settings, require, require_layers
-from memjax.settings.long_memory import RECONSTRUCTION
-from memjax.settings.ranges import Count, Range, Weight, zero_or_more
+from memjax.settings.long_memory import RECONSTRUCTION, ContinuousSignal
+from memjax.settings.ranges import Count, Range, Weight
 
 if TYPE_CHECKING:
     from memjax.config import Config
@@ -41,7 +41,17 @@ class Graft(Settings):
 
 
 @dataclass(slots=True, kw_only=True)
-class MemorizingGraft(Graft):
+class GatedGraft(Graft):
+    """Common settings of memories that a gate for each head mixes with attention."""
+
+    gate_kind: Literal["tanh", "sigmoid"] = "tanh"
+    """function of the gate: 'tanh' = exactly closed at 0; 'sigmoid' = as in the Memorizing Transformer"""
+    gate_init: float | None = None
+    """initial parameter of the gate; None = 0 with 'tanh', and -7 with 'sigmoid', a share of 0.001"""
+
+
+@dataclass(slots=True, kw_only=True)
+class MemorizingGraft(GatedGraft):
     """The long memory of a Memorizing Transformer (Wu et al. 2022): for each query the k nearest (key, value) pairs of
     many tokens, mixed with attention by a gate for each head.
     """
@@ -58,10 +68,6 @@ class MemorizingGraft(Graft):
     'threshold' = exact without a gather"""
     recall_target: Annotated[float, Range(words="above 0, up to 1", above=0, most=1)] = 0.95
     """expected recall where `retrieval` is 'approximate', on a TPU; on other devices that search is exact"""
-    gate_kind: Literal["tanh", "sigmoid"] = "tanh"
-    """function of the gate: 'tanh' = exactly closed at 0; 'sigmoid' = as published"""
-    gate_init: float | None = None
-    """initial parameter of the gate; None = 0 with 'tanh', and -7 with 'sigmoid', a share of 0.001"""
 
     @property
     def sorts_all_scores(self) -> bool:
@@ -78,7 +84,7 @@ class MemorizingGraft(Graft):
 
 
 @dataclass(slots=True, kw_only=True)
-class CompressiveGraft(Graft):
+class CompressiveGraft(GatedGraft):
     """The compressed memory of a Compressive Transformer (Rae et al. 2019): keys and values that leave the memory of
     the attention, several compressed to a slot, mixed with attention by a gate for each head.
     """
@@ -94,10 +100,6 @@ class CompressiveGraft(Graft):
     """compression of keys and values: 'convolution' is learned and begins as the mean; 'max' and 'mean' pool"""
     loss_weight: Weight = 1.0
     """coefficient of the attention-reconstruction loss, which trains the compression only; 0 = it is only logged"""
-    gate_kind: Literal["tanh", "sigmoid"] = "tanh"
-    """function of the gate: 'tanh' = exactly closed at 0; 'sigmoid' = as in the Memorizing Transformer"""
-    gate_init: float | None = None
-    """initial parameter of the gate; None = 0 with 'tanh', and -7 with 'sigmoid', a share of 0.001"""
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
         """Returns the numbers of the layers with the compressed memory, negative ones from the end. See `Graft`."""
@@ -118,7 +120,7 @@ class CompressiveGraft(Graft):
 
 
 @dataclass(slots=True, kw_only=True)
-class InfinityFormerGraft(Graft):
+class InfinityFormerGraft(ContinuousSignal, Graft):
     """The long-term memory of infinity-former (Martins et al. 2022): the whole past as a continuous signal of constant
     size, added to the output of attention by a matrix that begins with zeros.
     """
@@ -127,41 +129,18 @@ class InfinityFormerGraft(Graft):
     """layers with the long-term memory, from 0, negative from the end; () = all"""
     num_basis: Count = 512
     """number of basis functions of the signal, a multiple of the number of `widths`"""
-    widths: Annotated[tuple[float, ...], Range(words="one or more numbers above 0", above=0, entries=1)] = (0.01, 0.05)
-    """standard deviations of the basis functions"""
-    num_samples: Annotated[int, Range(words="at least 1", least=1)] = 512
-    """number of points at which the past is read when it is contracted"""
-    contraction: Annotated[float, Range(words="above 0 and below 1", above=0, below=1)] = 0.5
-    """share of the signal that the past keeps at every memory update"""
-    ridge: Annotated[float, Range(words="above 0", above=0)] = 0.5
-    """ridge penalty of the regression onto the basis functions"""
-    sticky: Literal["none", "sample", "quantile"] = "none"
-    """points at which the past is read: 'none' = evenly spaced; 'sample' = drawn in training where the last queries
-    looked (sticky memories); 'quantile' = quantiles of where they looked"""
-    num_bins: Annotated[int, Range(words="at least 1", least=1)] = 128
-    """number of bins of the histogram of where queries looked, for sticky memories"""
-    reset_after_tokens: Annotated[int, zero_or_more("never", "tokens")] = 0
-    """number of tokens after which the signal starts again; 0 = never inside a document"""
-    prior_stddev: Annotated[float, Range(words="above 0", above=0)] = 0.05
-    """standard deviation of the densities before training, and towards which the KL regulariser draws them"""
     kl_weight: Weight = 1e-5
     """coefficient of the KL regulariser"""
-    kl_over_layers: Literal["sum", "mean"] = "sum"
-    """reduction of the KL regulariser over layers: 'sum', as published, or 'mean'"""
 
     def chosen_layers(self, num_layers: int) -> tuple[int, ...]:
         """Returns the numbers of the layers with the long-term memory, negative ones from the end. See `Graft`."""
         return self.layers
 
-    def auxiliary_loss_weights(self) -> dict[str, float]:
-        return {"infinity_former/kl": self.kl_weight}
-
     def check(self, field: str, config: Config) -> None:
         require_layers(f"{field}layers", self.layers, config.model.num_layers)
-        basis, widths, length = self.num_basis, len(self.widths), config.data.segment_length
+        basis, widths = self.num_basis, len(self.widths)
         require(basis % widths == 0, f"{field}num_basis", basis, f"a multiple of the {widths} widths")
-        scored = config.evaluation.segment_length
-        require(scored in (0, length), "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
+        ContinuousSignal.check(self, field, config)
 
 
 GraftKind = MemorizingGraft | CompressiveGraft | InfinityFormerGraft

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from memjax.settings.attention_bases import BucketAttention, RelativeAttention, check_positions, check_sines
-from memjax.settings.checks import require, require_layers
+from memjax.settings.checks import Settings, require, require_layers
 from memjax.settings.ranges import Count, Range, Slots, Weight, zero_or_more
 
 if TYPE_CHECKING:
@@ -212,19 +212,14 @@ class Memorizing(BucketAttention):
         require(fits, f"{field}write_policy", self.write_policy, "'current' when cache_length is 0")
 
 
-@dataclass(slots=True, kw_only=True)
-class InfinityFormer(RelativeAttention):
-    """infinity-former (Martins et al. 2022): the whole past as a continuous signal of constant size, read beside the
-    attention of Transformer-XL or GPT-2.
-
-    `norm`, `final_norm`, `tied_biases` and `clamp_length` have an effect where `base_attention` is 'transformer_xl'.
+@dataclass(kw_only=True)
+class ContinuousSignal(Settings):
+    """Common settings of memories that hold the whole past as a continuous signal (Martins et al. 2022): its functions,
+    the points at which it is read when it is contracted, and the regulariser of the densities that read it.
     """
 
-    base_attention: Literal["transformer_xl", "gpt2"] = "transformer_xl"
-    """attention that the long-term memory is added to: 'transformer_xl' = relative positions and a short-term memory;
-    'gpt2' = learned positions"""
-    layers_with_memory: tuple[int, ...] = ()
-    """layers with the long-term memory, from 0, negative from the end; () = all"""
+    __slots__ = ()  # A subclass has slots of another base, and those of these fields.
+
     num_basis: int = 512
     """number of basis functions of the signal, a multiple of the number of `widths`; 0 = no long-term memory"""
     widths: Annotated[tuple[float, ...], Range(words="one or more numbers above 0", above=0, entries=1)] = (0.01, 0.05)
@@ -240,23 +235,45 @@ class InfinityFormer(RelativeAttention):
     looked (sticky memories); 'quantile' = quantiles of where they looked"""
     num_bins: Annotated[int, Range(words="at least 1", least=1)] = 128
     """number of bins of the histogram of where queries looked, for sticky memories"""
-    jitter_samples: bool = False
-    """draw points inside a bin instead of at its left edge where `sticky` is 'sample'"""
     reset_after_tokens: Annotated[int, zero_or_more("never", "tokens")] = 0
     """number of tokens after which the signal starts again (2048 in the published GPT-2 code); 0 = never inside a
     document"""
-    density_init: Literal["prior", "published"] = "prior"
-    """densities of the queries before training: 'prior' = of standard deviation `prior_stddev`, each head at its own
-    part of the signal; 'published' = all at the middle of the signal with 0.83, where they stay for thousands of
-    updates"""
     prior_stddev: Annotated[float, Range(words="above 0", above=0)] = 0.05
-    """standard deviation towards which the KL regulariser draws the densities; 0.1 in the paper for a model from
-    scratch"""
+    """standard deviation of the densities before training, and towards which the KL regulariser draws them; 0.1 in the
+    paper for a model from scratch"""
     kl_weight: Weight = 1e-6
     """coefficient of the KL regulariser; 1e-5 in the paper for sorting, over 20,000 updates. Short runs need more, such
     as 1e-3: with 1e-6, densities that begin with 0.05 had 0.14 after 300 updates of a layer that learned to use them"""
     kl_over_layers: Literal["sum", "mean"] = "sum"
     """reduction of the KL regulariser over layers: 'sum', as published, or 'mean'"""
+
+    def auxiliary_loss_weights(self) -> dict[str, float]:
+        return {"infinity_former/kl": self.kl_weight} if self.num_basis else {}
+
+    def check(self, field: str, config: Config) -> None:
+        scored, length = config.evaluation.segment_length, config.data.segment_length
+        require(scored in (0, length), "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
+
+
+@dataclass(slots=True, kw_only=True)
+class InfinityFormer(ContinuousSignal, RelativeAttention):
+    """infinity-former (Martins et al. 2022): the whole past as a continuous signal of constant size, read beside the
+    attention of Transformer-XL or GPT-2.
+
+    `norm`, `final_norm`, `tied_biases` and `clamp_length` have an effect where `base_attention` is 'transformer_xl'.
+    """
+
+    base_attention: Literal["transformer_xl", "gpt2"] = "transformer_xl"
+    """attention that the long-term memory is added to: 'transformer_xl' = relative positions and a short-term memory;
+    'gpt2' = learned positions"""
+    layers_with_memory: tuple[int, ...] = ()
+    """layers with the long-term memory, from 0, negative from the end; () = all"""
+    jitter_samples: bool = False
+    """draw points inside a bin instead of at its left edge where `sticky` is 'sample'"""
+    density_init: Literal["prior", "published"] = "prior"
+    """densities of the queries before training: 'prior' = of standard deviation `prior_stddev`, each head at its own
+    part of the signal; 'published' = all at the middle of the signal with 0.83, where they stay for thousands of
+    updates"""
     min_variance: Annotated[float, Range(words="above 0", above=0)] = 1e-4
     """smallest variance of a density; 1e-6 in the published code for sorting"""
     memory_length: int = 0
@@ -279,9 +296,6 @@ class InfinityFormer(RelativeAttention):
     def hf_model_type(self) -> str:
         return "gpt2" if self.base_attention == "gpt2" else "transfo-xl"
 
-    def auxiliary_loss_weights(self) -> dict[str, float]:
-        return {"infinity_former/kl": self.kl_weight} if self.num_basis else {}
-
     def check(self, field: str, config: Config) -> None:
         basis, slots, length = self.num_basis, self.memory_length, config.data.segment_length
         fits = basis >= 0 and basis % len(self.widths) == 0
@@ -289,9 +303,7 @@ class InfinityFormer(RelativeAttention):
         require_layers(f"{field}layers_with_memory", self.layers_with_memory, config.model.num_layers)
         fits = slots >= 0 and slots % length == 0
         require(fits, f"{field}memory_length", slots, f"0 or a multiple of {length} tokens")
-        scored = config.evaluation.segment_length
-        fits = scored in (0, length)
-        require(fits, "evaluation.segment_length", scored, f"0 or data.segment_length = {length}")
+        ContinuousSignal.check(self, field, config)
         if self.base_attention == "gpt2":
             allowed = "0 with base_attention = 'gpt2', which has no short-term memory"
             require(slots == 0, f"{field}memory_length", slots, allowed)

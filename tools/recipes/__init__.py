@@ -10,5 +10,6 @@ RECIPES |= questions.RECIPES | relations.RECIPES | growth.RECIPES | instructions
 
 
 def page_of(name: str) -> str:
-    """The page of a recipe, or of what is none."""
-    return RECIPES[name].page or name if name in RECIPES else name
+    """The page of a recipe: that of its configuration, unless it names another. A name of no recipe is its own page."""
+    recipe = RECIPES.get(name)
+    return recipe.page or recipe.config if recipe else name

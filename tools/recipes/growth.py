@@ -43,8 +43,7 @@ _PROMPTED = {
     for task, (variant, right, wrong, folder) in TASKS.items()
     for said, domain in (("right prompt", right), ("wrong prompt", wrong), ("no prompt", -1))
 }
-_PAGE = "lifelong_pretraining"
-_SAME = {"page": _PAGE, "config": "lifelong_pretraining", "steps": 0, "seeds": (0, 1, 2)}
+_SAME = {"config": "lifelong_pretraining", "steps": 0, "seeds": (0, 1, 2)}
 _FOLDER = "--lifelong.sources-dir $MEMJAX_DOMAINS"
 RECIPES = {
     "lifelong_pretraining": Recipe(
@@ -136,7 +135,7 @@ RECIPES = {
         config="elle_downstream",
         variants=_PROMPTED,
         steps=0,
-        page=_PAGE,
+        page="lifelong_pretraining",
         seeds=(0, 1, 2),
         arguments="--training.init-from $MEMJAX_ELLE --data.tokenizer.path $MEMJAX_ELLE/tokenizer/tokenizer.json",
         controls={f"{task}, right prompt": (f"{task}, wrong prompt", f"{task}, no prompt") for task in TASKS},

@@ -62,7 +62,7 @@ _ARGUMENTS = (
     "--data.tokenizer.path $MEMJAX_SMALL_GPT2/tokenizer/tokenizer.json"
 )
 _FEWER = f"{_ARGUMENTS} --lifelong.epochs 5"
-_PAGE, _SEEDS = "lifelong_lamol", (0, 1, 2)
+_SEEDS = (0, 1, 2)
 
 
 def _controls(rows: dict[str, str]) -> dict[str, tuple[str, ...]]:
@@ -76,7 +76,6 @@ RECIPES = {
         variants={**_ROWS, **_OTHERS},
         steps=0,
         orders=_ORDERS,
-        page=_PAGE,
         seeds=_SEEDS,
         arguments=_ARGUMENTS,
         controls={
@@ -106,7 +105,6 @@ RECIPES = {
         variants=_TEXTS,
         steps=0,
         orders={"order 1": "--lifelong.task-order 0 1 2 3 4"},
-        page=_PAGE,
         seeds=_SEEDS,
         arguments=_FEWER.replace("MEMJAX_INSTRUCTIONS", "MEMJAX_TEXTS"),
         controls={**_controls(_TEXTS), "LAMOL": ("fine-tuning", "MbPA++", "replay", "multi-task")},
@@ -122,7 +120,6 @@ RECIPES = {
         variants=_FOUR,
         steps=0,
         orders={"order 1": "--lifelong.task-order 0 1 2 3"},
-        page=_PAGE,
         seeds=_SEEDS,
         arguments=f"{_ARGUMENTS} --lifelong.epochs 3",
         controls={"LAMOL, shared, 0.3": ("LAMOL, 0.3",), "LAMOL, shared, 0.01": ("LAMOL, 0.01",)},
@@ -133,7 +130,6 @@ RECIPES = {
         variants=_FIVE,
         steps=0,
         orders={"order 1": "--lifelong.task-order 0 1 2 3 4"},
-        page=_PAGE,
         seeds=_SEEDS,
         arguments=_FEWER,
         controls={**_controls(_FIVE), "LAMOL, 20%": ("fine-tuning", "LAMOL, 5%", "LAMOL, real, 5%", "multi-task")},

@@ -24,7 +24,7 @@ class Recipe:
       search_arguments: further arguments of all runs of the search.
       texts: of streams, name of the measurement of their texts (`tools.measurements.vectors`): tasks that are hardly
         above their largest class where they are learned alone are marked, and left out of every mean.
-      page: of its tables, where it shares one with others.
+      page: of its tables, '' = the page of its configuration.
       orders: name -> further arguments, for streams of tasks: each seed of a row is run in every order, `ROW, ORDER`.
       seeds: recorded runs of each contender.
       arguments: further arguments of all runs.

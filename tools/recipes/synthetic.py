@@ -53,7 +53,6 @@ RECIPES = {
             "the table of the regressions' errors."
         ),
         config="sorting",
-        page="sorting",
         variants={
             "Transformer-XL": "transformer_xl --model.attention.memory-length 256",
             "Compressive": _SMALL_SORTING,
@@ -82,7 +81,6 @@ RECIPES = {
             "the regulariser, for as few updates. Gradients in the last of 8 segments."
         ),
         config="sorting",
-        page="sorting",
         variants={
             "no signal": f"infinity_former {_SMALL_MEMORY} --model.attention.num-basis 0",
             "infinity-former": f"infinity_former {_SMALL_MEMORY} {signal(128)}",
@@ -135,7 +133,6 @@ RECIPES = {
             "`sorting_curves` has shorter documents and more updates."
         ),
         config="sorting",
-        page="sorting",
         variants=_horizons(8, 8, 4, 1),
         steps=2000,
         learning_rates=(4e-3,),
@@ -151,7 +148,6 @@ RECIPES = {
             "documents, updates and learning rate, 0.002 unless the row names another."
         ),
         config="sorting",
-        page="sorting",
         variants={
             **_horizons(9, 9, 4, 2, 1),
             "horizon 1, learning rate 0.004": (

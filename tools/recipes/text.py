@@ -241,6 +241,7 @@ RECIPES = {
             "a quarter of its articles. What their stores bring stands below."
         ),
         config="knn_lm_wikitext",
+        page="knn_lm",
         variants={
             "Transformer-XL": "default --data.source.path $MEMJAX_WIKITEXT2",
             "Transformer-XL, a quarter of the articles": (

@@ -66,8 +66,8 @@ def _memorizing(known: Known) -> str:
         known.against(recipe, own, row, name, 3) for row in ("local cache only", "cache of 544 tokens")
     )
     return (
-        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike} ({link(recipe)}); "
-        f"{link('memory_gain_novels', 'novels')}: level"
+        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike}; novels: level "
+        f"({link(recipe)})"
     )
 
 
@@ -147,8 +147,8 @@ def _infinity_former(known: Known) -> str:
     }
     said = lambda recipe: f"{over[recipe, own, 'no signal']}, sticky against even {over[recipe, sticky, own]}"
     return (
-        f"against no signal: events {said(recipe)} ({link(recipe)}); sorting {said('sorting_signals')} "
-        f"({link('sorting_signals')}, {link('gpt2_memories', 'GPT-2')})"
+        f"against no signal: events {said(recipe)}; sorting {said('sorting_signals')} "
+        f"({link(recipe)}, {link('gpt2_memories', 'GPT-2')})"
     )
 
 
