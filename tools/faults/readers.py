@@ -1,4 +1,4 @@
-"""`python -m tools.faults_readers`: every reader of foreign files with damaged inputs, as one table.
+"""`python -m tools.faults.readers`: every reader of foreign files with damaged inputs, as one table.
 
 Each reader has a small valid input. A file of it is damaged at random (bits, cuts, types, nesting, shapes, packing).
 The reader must read what is left, or refuse it in one line that names the file. Nothing else is right: no traceback, no
@@ -32,7 +32,7 @@ import numpy as np
 
 from memjax.cli.errors import explain
 from memjax.data.sources import Texts
-from tools.faults_inputs import READERS, to_zip
+from tools.faults.inputs import READERS, to_zip
 
 __all__ = ["DAMAGES", "Outcome", "main", "try_inputs", "try_reader"]
 
