@@ -30,20 +30,28 @@ for name, value in {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tries what is not yet tried, and prints a table of each kind. Returns 1 where a row has a fault."""
-    from tools.faults import damage
+    from tools.faults import damage, kills, readers, writes
     from tools.faults.judge import FAULTS, VERDICTS
     from tools.faults.results import Results, describe_counts
     from tools.slow_suite import hash_sources
 
-    tables = {"damage": damage.try_damages}
+    tables = {
+        damage.TABLE: damage.try_damages,
+        writes.TABLE: writes.try_writes,
+        readers.TABLE: readers.try_readers,
+        kills.TABLE: kills.try_kills,
+    }
     parser = argparse.ArgumentParser(prog="python -m tools.faults", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("tables", nargs="*", choices=[[], *tables], metavar="TABLE", help=", ".join(tables))
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(tables))
     parser.add_argument("--results", type=Path, default=ROOT / ".cache" / "faults" / "results.jsonl", metavar="FILE")
     parser.add_argument("--part", default="1/1", help="part of the rows to try, such as 1/10, drawn by their names")
     parser.add_argument("--only", default="", help="beginning of the names of the rows to try")
+    parser.add_argument("--seed", type=int, default=0, help="seed of everything that is drawn (default: 0)")
     options = parser.parse_args(arguments)
+    if unknown := {*options.tables} - {*tables}:
+        parser.error(f"tables: given {min(unknown)}, allowed: {', '.join(tables)}")
     number, parts = map(int, options.part.split("/"))
-    results = Results(options.results, hash_sources(ROOT), (number, parts))
+    results = Results(options.results, hash_sources(ROOT), (number, parts), options.seed)
     faults = 0
     for table in options.tables or tables:
         began = time.process_time()

@@ -145,7 +145,7 @@ def try_command(
     for row, (damage, name) in rows.items():
         restore(template, place)
         file = files[name].relative_to(template)
-        if not damage_file(place / file, damage, random.Random(row), partners(name, files)):
+        if not damage_file(place / file, damage, results.draw(row), partners(name, files)):
             continue
         with inside(place):
             observed = observe_command(command)

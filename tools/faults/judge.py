@@ -14,9 +14,10 @@ __all__ = ["FAULTS", "VERDICTS", "Observation", "judge_damage", "judge_failure",
 VERDICTS = ("right", "said", "refused")
 """'right': the result is that of intact files. 'said': a line names the file, and the result is what can be had without
 it. 'refused': the command ends with one line that names the file."""
-FAULTS = ("silent", "unnamed", "traceback")
+FAULTS = ("silent", "unnamed", "traceback", "wrong type", "hang")
 """'silent': another result without a line that names the file. 'unnamed': a refusal in a line that does not name it, or
-without a line. 'traceback': an error that nobody explained."""
+without a line. 'traceback': an error that nobody explained. 'wrong type': a reader returns another type than it
+declares. 'hang': it never ends."""
 
 
 class Observation(NamedTuple):

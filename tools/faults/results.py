@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import hashlib
 import json
+import random
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools.faults.judge import FAULTS
-from tools.slow_suite import read_results
+from tools.slow_suite import is_of, read_results
 
 __all__ = ["Results", "Row", "describe_counts", "is_in_part"]
 
@@ -36,25 +37,32 @@ class Results:
     """The rows that were tried on the same sources.
 
     Attributes:
+      seed: Seed of everything that is drawn.
       rows: Row by the name of its table and its own.
     """
 
-    def __init__(self, file: Path | None, sources: str, part: tuple[int, int] = (1, 1)):
+    def __init__(self, file: Path | None, sources: str, part: tuple[int, int] = (1, 1), seed: int = 0):
         """Reads the results of earlier calls.
 
         Args:
           file: File of the results, which is made. None keeps them in memory.
           sources: Commit of the sources. Rows of others are tried again, and so are rows with a fault.
           part: `(number, parts)`: rows to try, a part of all that is drawn by their names. (1, 1) for all.
+          seed: Seed of everything that is drawn.
         """
-        self._file, self._sources, self._part = file, sources, part
+        self._file, self._part, self.seed = file, part, seed
+        self._key = {"sources": sources, "seed": seed}
         lines = read_results(file) if file is not None else []
-        known = [Row(*(line[name] for name in Row._fields)) for line in lines if line["sources"] == sources]
+        known = [Row(*(line[name] for name in Row._fields)) for line in lines if is_of(line, self._key)]
         self.rows = {row[:2]: row for row in known if row.verdict not in FAULTS}
 
     def is_wanted(self, table: str, name: str) -> bool:
         """Returns whether a row is in the part, and not done."""
         return (table, name) not in self.rows and is_in_part(name, *self._part)
+
+    def draw(self, name: str) -> random.Random:
+        """Returns the random generator of a row."""
+        return random.Random(f"{self.seed}/{name}")
 
     def add(self, row: Row) -> None:
         """Adds a row, and writes it to the file. A fault is printed."""
@@ -62,7 +70,7 @@ class Results:
         if self._file is not None:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"sources": self._sources, **row._asdict()}) + "\n")
+                lines.write(json.dumps({**self._key, **row._asdict()}) + "\n")
         if row.verdict in FAULTS:
             print(f"{row.table}: {row.name}: {row.verdict}\n{row.details}", file=sys.stderr, flush=True)
 

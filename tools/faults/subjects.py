@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -169,13 +170,26 @@ def prepare_encoder() -> None:
     train(dataclasses.replace(states_config(is_encoder=True), name="encoder"))
 
 
-def prepare_neighbors() -> None:
-    """Trains the model whose keys are searched, builds its store, and writes the neighbours of both splits."""
+STORE = "--path stores/train --run runs/keys --key output_normed"
+NEIGHBORS = f"datastore neighbors {STORE} --backend exact --num-neighbors 2 --to data/neighbors --split"
+
+
+def prepare_keys() -> None:
+    """Trains the model whose keys are searched."""
     train(dataclasses.replace(with_checkpoints(make_config("TransformerXL"), 2), name="keys"))
-    store = "--path stores/train --run runs/keys --key output_normed"
-    ask(f"datastore build {store} --shards 2")
-    for split in ("train", "validation"):
-        ask(f"datastore neighbors {store} --backend exact --num-neighbors 2 --to data/neighbors --split {split}")
+
+
+def prepare_store() -> None:
+    """Trains the model whose keys are searched, and builds its store."""
+    prepare_keys()
+    ask(f"datastore build {STORE} --shards 2")
+
+
+def prepare_neighbors() -> None:
+    """Builds the store, and writes the neighbours of both splits."""
+    prepare_store()
+    ask(f"{NEIGHBORS} train")
+    ask(f"{NEIGHBORS} validation")
 
 
 SUBJECTS = {
@@ -239,7 +253,7 @@ def ask(words: str) -> Finished:
     Raises:
       RuntimeError: It has failed.
     """
-    finished = call(words.split())
+    finished = call(shlex.split(words))
     if finished.code:
         raise RuntimeError(f"{words}: {finished.err}")
     return finished
@@ -275,7 +289,7 @@ def inside(folder: Path) -> Iterator[None]:
 def observe_command(command: Command) -> Observation:
     """Runs a command in the working directory and reads its result. A result that cannot be read is a line of an error,
     since the files are then damaged."""
-    finished = call(command.words.split())
+    finished = call(shlex.split(command.words))
     if finished.code:
         return observe(finished, None)
     try:
