@@ -40,6 +40,8 @@ from memjax.training.processes import gather_json
 __all__ = ["Checkpoints"]
 
 FORMAT = 2
+COMPLETE = "commit_success.txt"
+"""File that Orbax writes last to the folder of a checkpoint"""
 
 
 class RestoredCheckpoint(NamedTuple):
@@ -324,11 +326,18 @@ class Checkpoints:
         with _silence_later_reads():
             return self._open_manager().restore(step, args=ocp.args.Composite(state=restore)).state
 
+    def _incomplete_steps(self) -> list[int]:
+        """Lists the steps whose checkpoint was not completed, or is just being written."""
+        folders = [path for path in sorted(self.directory.glob("[0-9]" * 8)) if not (path / COMPLETE).exists()]
+        return [int(folder.name) for folder in folders]
+
     def _open_manager(self) -> Any:
         """Returns the checkpoint manager of Orbax, opened on first use."""
         if self._opened is None:
             import orbax.checkpoint as ocp
 
+            for step in self._incomplete_steps():  # before Orbax removes what an interrupted save has left
+                self._on_warning(f"checkpoint {step} is not complete: it is left out")
             handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_make_type_handlers())
             commit = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
             self._opened = ocp.CheckpointManager(

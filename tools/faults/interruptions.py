@@ -53,7 +53,7 @@ class Interruption:
 
     def count(self, kind: str, path: str) -> None:
         """Counts an event of a path, and acts if it is the one."""
-        if not os.path.abspath(path).startswith(self._folder):
+        if not f"{os.path.abspath(path)}/".startswith(self._folder):
             return
         with self._lock:
             self.counts[kind] += 1

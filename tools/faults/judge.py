@@ -109,9 +109,11 @@ def names_file(lines: Iterable[str], file: str) -> bool:
     """
     path = PurePosixPath(file)
     root = 3 if path.parts[0] == "runs" else 2
-    folders = ["/".join(path.parts[:end]) for end in range(root, len(path.parts))]
-    steps = [f"checkpoint {int(part)}" for part in path.parts if re.fullmatch(r"\d{8}", part)]
-    names = [re.escape(name) for name in (path.name, *folders, *steps)]
+    folders = ["/".join(path.parts[:end]) for end in range(root + 1, len(path.parts))]
+    outermost = "/".join(path.parts[:root])  # which a line about another file in it names, too
+    numbers = [int(part) for part in path.parts if re.fullmatch(r"\d{8}", part)]
+    steps = [name for number in numbers for name in (f"checkpoint {number}", f"step {number} is damaged")]
+    names = [*(re.escape(name) for name in (path.name, *folders, *steps)), f"{re.escape(outermost)}(?!/)"]
     return any(re.search(rf"(?<![\w.-])({'|'.join(names)})(?!\w)", line) for line in lines)
 
 
