@@ -15,6 +15,8 @@ import os
 import re
 import shlex
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,6 +139,8 @@ COMMANDS = {
     ),
 }
 """The commands that every subject is asked"""
+LATER = 0.2
+"""Seconds in which the threads of a command that has failed may still print something"""
 WITH_STORE = Command("eval --run runs/keys --datastore stores/train --knn-neighbors 2 --json", read_output, ("keys",))
 
 
@@ -286,10 +290,26 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+@contextlib.contextmanager
+def printed_later() -> Iterator[list[str]]:
+    """Context manager that collects the tracebacks of errors that nobody can catch, as those in threads of TensorStore,
+    instead of printing them."""
+    lines, before = list[str](), sys.unraisablehook
+    sys.unraisablehook = lambda error: lines.append(f"Traceback (most recent call last): {error.exc_value}\n")
+    try:
+        yield lines
+    finally:
+        sys.unraisablehook = before
+
+
 def observe_command(command: Command) -> Observation:
     """Runs a command in the working directory and reads its result. A result that cannot be read is a line of an error,
     since the files are then damaged."""
-    finished = call(shlex.split(command.words))
+    with printed_later() as later:
+        finished = call(shlex.split(command.words))
+        if finished.code:
+            time.sleep(LATER)
+    finished = finished._replace(err=finished.err + "".join(later))
     if finished.code:
         return observe(finished, None)
     try:

@@ -103,7 +103,7 @@ def full_disk(place: Path, free: int) -> Iterator[None]:
         shutil.rmtree(aside)
         yield
         shutil.copytree(place, aside)
-    place.rmdir()
+    shutil.rmtree(place)
     aside.rename(place)
 
 
