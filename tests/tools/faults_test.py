@@ -94,8 +94,8 @@ def test_a_damage_changes_a_file(tmp_path, damage):
 
 
 def test_written_files_are_found_by_listing(tmp_path):
-    drawn = [f"runs/half/checkpoints/00000002/d/{digit * 32}" for digit in "ab"]
-    names = [FILE, "runs/whole/config.json", "data/cache/x/new.bin", "data/texts/01.txt", "runs.py", *drawn]
+    random_names = [f"runs/half/checkpoints/00000002/d/{digit * 32}" for digit in "ab"]
+    names = [FILE, "runs/whole/config.json", "data/cache/x/new.bin", "data/texts/01.txt", "runs.py", *random_names]
     for size, name in enumerate(names):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(bytes(size))

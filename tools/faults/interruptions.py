@@ -35,7 +35,7 @@ class Interruption:
 
     Attributes:
       counts: Number of events of each kind so far.
-      happened: Whether it has happened.
+      happened: Whether the event has come.
     """
 
     def __init__(self, folder: Path, kind: str = "", number: int = 0, act: Callable[[str], None] = lambda path: None):
@@ -48,7 +48,8 @@ class Interruption:
           act: Function of the path that is called at the event. It may raise.
         """
         self._folder, self._kind, self._number, self._act = f"{folder}/", kind, number, act
-        self.counts, self.happened = dict.fromkeys(KINDS, 0), False
+        self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self.happened = False
         self._lock = threading.Lock()
 
     def count(self, kind: str, path: str) -> None:

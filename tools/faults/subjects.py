@@ -104,11 +104,6 @@ def read_run(name: str) -> Any:
     return drop_volatile({"step": step, "arrays": hashes, "extra": extra, "finished": finished, "lines": lines})
 
 
-def read_lines(finished: Finished) -> Any:
-    """Returns the lines that a command has written to standard error."""
-    return finished.err.splitlines()
-
-
 def read_output(finished: Finished) -> Any:
     """Returns the JSON values that a command has printed."""
     return drop_volatile([json.loads(line) for line in finished.out.splitlines()])
@@ -131,7 +126,9 @@ PARTS = "curves,samples,streams,neighbors"
 """Parts of the page that read the files of a run. The others open the same ones and compile more."""
 COMMANDS = {
     "train": Command("train --run runs/half", lambda _: read_run("half"), ("half",)),
-    "train, finished": Command("train --run runs/whole", read_lines, ("whole",)),
+    "train, finished": Command(
+        "train --run runs/whole", lambda _: drop_volatile(read_finished("runs/whole")), ("whole",)
+    ),
     "eval": Command("eval --run runs/whole --json", read_output, ("whole",)),
     "compare": Command("compare runs/whole runs/other --json", read_output, ("whole", "other")),
     "report": Command(
@@ -230,19 +227,19 @@ def train(config: Config, stop: int | None = None) -> None:
 def compile_once() -> Iterator[None]:
     """Context manager in which runs with equal settings share their compiled updates, since most of the time of a tiny
     run is that of tracing them."""
-    kept: dict[str, CompiledLearner] = {}
+    learners: dict[str, CompiledLearner] = {}
     switch, release = loop._RunLoop._switch_learner, loop._RunLoop.release
 
     def switch_learner(self: Any, lineage: Any) -> None:
         settings = dataclasses.replace(self.config, name="", workdir="")
         key = json.dumps([config_to_dict(settings), lineage, self.record.steps])
-        if key in kept:
+        if key in learners:
             self.lineage, self.learner = lineage, self.make_learner(lineage)
-            self.compiled = copy.copy(kept[key])
+            self.compiled = copy.copy(learners[key])
             self.compiled.learner = self.learner
         else:
             switch(self, lineage)
-            kept[key] = self.compiled
+            learners[key] = self.compiled
 
     loop._RunLoop._switch_learner, loop._RunLoop.release = switch_learner, lambda self: None  # type: ignore
     try:
@@ -326,15 +323,15 @@ def written_files(folder: Path) -> dict[str, Path]:
       folder: Folder of `make_subject`.
     """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    named, counts = {}, dict[str, int]()
+    paths, counts = {}, dict[str, int]()
     for path in sorted(files, key=lambda path: (path.stat().st_size, path.name)):
         name = path.relative_to(folder).as_posix()
         if name.startswith(FOREIGN) or "/" not in name:
             continue
         name = re.sub(r"\b[0-9a-f]{32}\b", "#", name)
         counts[name] = counts.get(name, 0) + 1
-        named[f"{name}{counts[name]}" if name.endswith("#") else name] = path
-    return dict(sorted(named.items()))
+        paths[f"{name}{counts[name]}" if name.endswith("#") else name] = path
+    return dict(sorted(paths.items()))
 
 
 def files_of(command: Command, files: Mapping[str, Path]) -> Sequence[str]:
