@@ -32,7 +32,7 @@ PARALLEL := -n $(PYTEST_WORKERS) --dist loadfile
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam lint licenses format notebooks docs dist lock bench clean distclean
+.PHONY: help install run test test-laws test-slow test-gpu test-py313 test-beam faults lint licenses format notebooks docs dist lock bench clean distclean
 
 help:  ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -107,6 +107,10 @@ test-py313:  ## the fast tests with Python 3.13, in an environment of its own (T
 test-beam: $(STAMP_BEAM)  ## the tests that need Apache Beam, in an environment of its own
 	@echo "== tests with Apache Beam"
 	@JAX_PLATFORMS=cpu $(VENV_BEAM)/bin/python -m pytest -m beam tests/datastore tests/training $(ARGS)
+
+faults: install  ## damaged files, failed writes, damaged inputs and kills (a second call goes on)
+	@echo "== python -m tools.faults"
+	@$(BIN)/python -m tools.faults $(ARGS)
 
 lint: install  ## check format, style and types
 	@echo "== ruff format --check"

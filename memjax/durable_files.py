@@ -17,8 +17,13 @@ PARTIAL = ".partial"
 """Suffix of the names of files that are being written."""
 CHECKSUM = "checksum"
 """Name of the entry of a JSON object that holds the checksum of all its other entries."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a full disk"""
+NO_SPACE = "no space is left on the disk"
+FULL = {
+    errno.ENOSPC: NO_SPACE,
+    errno.EDQUOT: NO_SPACE,
+    errno.EFBIG: "the file is larger than its disk or ulimit allows",
+}
+"""Error number of a full disk -> what it means"""
 AS_WRITTEN = "allowed: the JSON file that was written there"
 """Advice about a damaged file"""
 
@@ -90,11 +95,13 @@ def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = Fa
     return value
 
 
-def is_full_disk(error: BaseException) -> bool:
-    """Returns whether an error says that a disk or a quota is full, as the system or TensorStore say it."""
+def describe_full_disk(error: BaseException) -> str:
+    """Describes an error that says that a disk, a quota or a file is full, as the system or TensorStore say it, in a
+    few words. '' for other errors.
+    """
     if isinstance(error, OSError) and error.errno in FULL:
-        return True
-    return any(f"os_error_code='{code}'" in str(error) for code in FULL)
+        return FULL[error.errno]
+    return next((text for code, text in FULL.items() if f"os_error_code='{code}'" in str(error)), "")
 
 
 @contextlib.contextmanager
@@ -105,9 +112,10 @@ def explain_full_disk(path: Path, message: str = "free some and run the same com
     try:
         yield
     except Exception as error:
-        if isinstance(error, DiskFull) or not is_full_disk(error):
+        reason = describe_full_disk(error)
+        if isinstance(error, DiskFull) or not reason:
             raise
-        raise DiskFull(errno.ENOSPC, f"no space is left on the disk; {message}", str(path)) from error
+        raise DiskFull(errno.ENOSPC, f"{reason}; {message}", str(path)) from error
 
 
 def has_checksum(path: Path) -> bool:

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import random
 import re
@@ -242,15 +243,39 @@ def write_data(folder: Path) -> None:
     (folder / "runs.py").write_text("from tools.verbs import RUNS as VARIANTS, make_config as get_config\n")
 
 
-def ask(arguments: Iterable[str]) -> Outcome:
+class Finished(NamedTuple):
+    """A command line that has ended in this process.
+
+    Attributes:
+      code: Its exit code; 1 after an exception that it did not catch.
+      out: Text on standard output.
+      err: Text on standard error, with the traceback of such an exception.
+    """
+
+    code: int
+    out: str
+    err: str
+
+
+def call(arguments: Iterable[str]) -> Finished:
     """Runs a command line in this process."""
     out, err = io.StringIO(), io.StringIO()
+    logged = logging.StreamHandler(err)  # what other libraries would print
+    logging.getLogger().addHandler(logged)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = cli.main(list(arguments))
     except Exception:
-        return Outcome(1, trace=traceback.format_exc())
-    text = err.getvalue()
+        traceback.print_exc(file=err)
+        code = 1
+    finally:
+        logging.getLogger().removeHandler(logged)
+    return Finished(code, out.getvalue(), err.getvalue())
+
+
+def ask(arguments: Iterable[str]) -> Outcome:
+    """Runs a command line in this process, and says what it came to."""
+    code, _, text = call(arguments)
     if "Traceback" in text:
         return Outcome(code, trace=text)
     lines = [line for line in text.splitlines() if line.startswith("memjax ")]

@@ -62,13 +62,15 @@ def accept_config(run: Path) -> None:
     Raises:
       ValueError: The file is no configuration.
     """
+    from memjax.training.run_identity import NAME, read_identity, write_run_file
     from memjax.training.run_versions import read_attempts
     from memjax.training.runs import config_to_dict, load_config
 
     config, attempts = load_config(run, accepts_edits=True), read_attempts(run) or [{}]
     attempts[-1]["note"] = "config.json was edited by hand after this attempt, and accepted"
-    write_json(run / "versions.json", {"attempts": attempts})
-    write_json(run / "config.json", config_to_dict(config))
+    identity = read_identity(run)
+    write_run_file(run / "versions.json", {"attempts": attempts})
+    write_json(run / "config.json", {**config_to_dict(config), **({NAME: identity} if identity else {})})
 
 
 def _compare_json(file: Path) -> Finding:

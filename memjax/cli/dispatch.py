@@ -21,10 +21,10 @@ from memjax import __version__
 from memjax.cli.allocation import keep_freed_memory
 from memjax.cli.compilation import keep_programs
 from memjax.cli.console import show_when_slow
-from memjax.cli.errors import FULL_DISK, explain, name_as_typed
+from memjax.cli.errors import REMEDY, explain, name_as_typed
 from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.cli.processes import names_later_process
-from memjax.durable_files import DamageWarning, is_full_disk
+from memjax.durable_files import DamageWarning, describe_full_disk
 from memjax.settings.overrides import UsageError, suggestion
 
 __all__ = ["VERBS", "main"]
@@ -148,7 +148,8 @@ def _flush_output() -> str:
         _discard_output()
     except OSError as error:
         _discard_output()
-        return FULL_DISK if is_full_disk(error) else error.strerror or str(error)
+        reason = describe_full_disk(error)
+        return f"{reason}; {REMEDY}" if reason else error.strerror or str(error)
     return ""
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from memjax.durable_files import DiskFull, is_full_disk
+from memjax.durable_files import DiskFull, describe_full_disk
 from memjax.settings.overrides import UsageError
 
-FULL_DISK = "no space is left on the disk; free some and run the same command again"
-"""Line about a full disk, after the name of the file"""
+REMEDY = "free some and run the same command again"
+"""Advice about a full disk"""
 
 
 class SetField(NamedTuple):
@@ -67,9 +67,9 @@ def explain(error: Exception) -> tuple[str | None, int]:
             return f"{error.name} is not installed ({extra[1]}), allowed: pip install 'memjax[{extra[0]}]'", 2
     if isinstance(error, FileNotFoundError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}, allowed: a path that exists", 2
-    if is_full_disk(error):
+    if full := describe_full_disk(error):
         name = getattr(error, "filename", None) or "standard output or an open file"
-        said = str(error.strerror) if isinstance(error, DiskFull) else FULL_DISK
+        said = str(error.strerror) if isinstance(error, DiskFull) else f"{full}; {REMEDY}"
         return f"{name}: {said}", 1
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", 2

@@ -46,6 +46,9 @@ def run(arguments: list[str]) -> int:
         raise UsageError(next(iter(left_out.values())))
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
+    for path, record in readable.items():
+        if record.finished is None:
+            print(f"{path}: not finished, it has no finished.json; the page shows what there is", file=sys.stderr)
     runs = [OpenedRun(path, **looked, record=record) for path, record in readable.items()]
     say = lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True)
     report = make_report(runs, only=only, over=over, say=say)

@@ -40,6 +40,8 @@ from memjax.training.processes import gather_json
 __all__ = ["Checkpoints"]
 
 FORMAT = 2
+COMPLETE = "commit_success.txt"
+"""File that Orbax writes last to the folder of a checkpoint"""
 
 
 class RestoredCheckpoint(NamedTuple):
@@ -137,7 +139,7 @@ class Checkpoints:
         manifest["checksum"] = _checksum_of_json(manifest)
         items = ocp.args.Composite(state=ocp.args.PyTreeSave(arrays), manifest=ocp.args.JsonSave(manifest))
         message = f"step {step} is not saved; free some and run the same command again"
-        with explain_full_disk(self.directory, message), _silence_failed_writes():
+        with explain_full_disk(self.directory, message), _silence_failed_writes(), _silence_later_errors():
             saved = manager.save(step, args=items, force=True)
             manager.wait_until_finished()
         if not saved:
@@ -321,14 +323,21 @@ class Checkpoints:
         restore = ocp.args.PyTreeRestore(
             item=item, restore_args={name: place(name) for name in names}, partial_restore=True
         )
-        with _silence_later_reads():
+        with _silence_later_errors():
             return self._open_manager().restore(step, args=ocp.args.Composite(state=restore)).state
+
+    def _incomplete_steps(self) -> list[int]:
+        """Lists the steps whose checkpoint was not completed, or is just being written."""
+        folders = [path for path in sorted(self.directory.glob("[0-9]" * 8)) if not (path / COMPLETE).exists()]
+        return [int(folder.name) for folder in folders]
 
     def _open_manager(self) -> Any:
         """Returns the checkpoint manager of Orbax, opened on first use."""
         if self._opened is None:
             import orbax.checkpoint as ocp
 
+            for step in self._incomplete_steps():  # before Orbax removes what an interrupted save has left
+                self._on_warning(f"checkpoint {step} is not complete: it is left out")
             handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_make_type_handlers())
             commit = ocp.options.AtomicityOptions(mode=ocp.options.AtomicityMode.COMMIT_FILE)
             self._opened = ocp.CheckpointManager(
@@ -380,9 +389,9 @@ def _silence_failed_writes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _silence_later_reads() -> Iterator[None]:
-    """Context manager that suppresses the tracebacks of reads that end after another read has failed."""
-    # Arrays are read concurrently. If one cannot be read, Orbax closes its event loop, and each of the other reads then
+def _silence_later_errors() -> Iterator[None]:
+    """Context manager that suppresses the tracebacks of reads and writes that end after another one has failed."""
+    # Arrays are read and written concurrently. If one fails, Orbax closes its event loop, and each of the others then
     # prints a traceback from a thread where nobody can catch it.
     previous = sys.unraisablehook
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from memjax.config import Config, Training
+from memjax.durable_files import DamageWarning
 from memjax.models.adapters import is_adapter
 from memjax.training import optimizers
 from memjax.training.checkpoints import Checkpoints
@@ -317,5 +319,7 @@ def _steps_done(number: int, extra: Mapping[str, Any]) -> int:
 
 
 def _checkpoints(run: Path | str) -> AbstractContextManager[Checkpoints]:
-    """Context manager that opens the checkpoints of a run for reading."""
-    return contextlib.closing(Checkpoints(Path(run).expanduser() / "checkpoints", read_only=True))
+    """Context manager that opens the checkpoints of a run for reading. A damaged one is a `DamageWarning`."""
+    folder = Path(run).expanduser() / "checkpoints"
+    warn = lambda line: warnings.warn(DamageWarning(f"{folder}: {line}"), stacklevel=3)
+    return contextlib.closing(Checkpoints(folder, read_only=True, on_warning=warn))

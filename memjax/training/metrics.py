@@ -13,11 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from memjax.durable_files import CHECKSUM, DamageWarning, explain_full_disk, replace_file
+from memjax.durable_files import CHECKSUM, DamagedError, DamageWarning, explain_full_disk, read_json, replace_file
+from memjax.training.run_identity import read_identity
 from memjax.typing import WeightedSum
 
 __all__ = ["read_metrics"]
 
+COUNT = "log_lines"
+"""Name of the number of lines of the log, in `finished.json` and in checkpoints"""
 LN2 = math.log(2.0)
 
 
@@ -78,7 +81,7 @@ def describe_totals(totals: Mapping[str, WeightedSum]) -> dict[str, float | None
 
 
 LINE_CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{8})"}$')
-"""End of a line of `metrics.jsonl`: the CRC-32 of the JSON object without this entry"""
+"""End of a line of `metrics.jsonl`: the CRC-32 of the identity of the run and the JSON object without this entry"""
 
 LOST_END = re.compile(rb'(?<=[0-9a-f]{8}"})[^\n](?={"step": )')
 """Damaged end of a line, which is no longer a line feed"""
@@ -104,6 +107,7 @@ class MetricsFile:
 
     def __init__(self, path: Path, attempt: int = 1):
         self.path, self.attempt = path, attempt
+        self._identity = read_identity(path.parent)
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Appends a line with `kind`, `step`, the number of the attempt and `values`, and writes it to the file at
@@ -111,7 +115,11 @@ class MetricsFile:
         """
         line = {"step": step, "attempt": self.attempt, "kind": kind, **values}
         with explain_full_disk(self.path), self.path.open("ab") as file:
-            file.write(encode_line(_replace_non_finite(line)))
+            file.write(encode_line(_replace_non_finite(line), self._identity))
+
+    def count(self) -> int:
+        """Counts the lines of the file, damaged ones too."""
+        return len(_read_lines(self.path)) if self.path.exists() else 0
 
     def cut(self, step: int, stage: int | None = None, phase: str = "steps") -> None:
         """Removes the lines after a position of the run, and a half-written last line. Without `stage` all lines of
@@ -138,18 +146,45 @@ class MetricsFile:
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Reads the lines of a file `metrics.jsonl` as dictionaries, without their checksums. The list is empty if there is
     no file. Damaged lines are left out, with a `DamageWarning` that gives their numbers, and so is a half-written last
-    line.
+    line. Another warning says how many lines of a finished run are missing.
     """
     path = Path(path)
     lines = _read_lines(path) if path.exists() else []
+    if missing := describe_missing_lines(path, len(lines), _count_of_finished(path.parent)):
+        warnings.warn(DamageWarning(missing), stacklevel=2)
     if damage := _describe_damage(path, lines):
         warnings.warn(DamageWarning(damage), stacklevel=2)
     return [line for _, line in lines if line is not None]
 
 
 def describe_damaged_lines(path: Path) -> str:
-    """Describes the damaged lines of a file `metrics.jsonl` by their numbers, in one line. '' if it has none."""
-    return _describe_damage(path, _read_lines(path))
+    """Describes the damaged lines of a file `metrics.jsonl` by their numbers, and how many lines of a finished run are
+    missing, in one line. '' for an intact file.
+    """
+    lines = _read_lines(path)
+    missing = describe_missing_lines(path, len(lines), _count_of_finished(path.parent))
+    return "; ".join(filter(None, [_describe_damage(path, lines), missing]))
+
+
+def describe_missing_lines(path: Path, number: int, expected: int) -> str:
+    """Describes in one line that a file `metrics.jsonl` has fewer lines than were written. '' if it has not.
+
+    Args:
+      path: The file.
+      number: Number of lines that it has.
+      expected: Number of lines that it had.
+    """
+    return f"{path}: {expected - number} of its {expected} lines are missing" if number < expected else ""
+
+
+def _count_of_finished(run: Path) -> int:
+    """Returns the number of lines of the log when the run in a directory was finished. 0 if that is not known."""
+    try:
+        finished = read_json(run / "finished.json")
+    except DamagedError:  # which those who read the results say
+        return 0
+    count = finished.get(COUNT, 0) if isinstance(finished, dict) else 0
+    return count if isinstance(count, int) else 0
 
 
 def _describe_damage(path: Path, lines: list[tuple[bytes, dict[str, Any] | None]]) -> str:
@@ -161,15 +196,16 @@ def _describe_damage(path: Path, lines: list[tuple[bytes, dict[str, Any] | None]
     return f"{path}: {name} {numbers} damaged (not what memjax wrote); the other {len(lines) - len(damaged)} are read"
 
 
-def encode_line(line: Mapping[str, Any]) -> bytes:
-    """Returns a JSON object as a line of `metrics.jsonl`, which ends with the checksum of what stands before it.
+def encode_line(line: Mapping[str, Any], identity: str = "") -> bytes:
+    """Returns a JSON object as a line of `metrics.jsonl`, which ends with the checksum of what stands before it. The
+    checksum is another one for each `identity` of a run.
 
     Example:
       >>> encode_line({"step": 1})
       b'{"step": 1, "checksum": "3a87913d"}\\n'
     """
     content = json.dumps(line).encode()
-    return content[:-1] + f', "{CHECKSUM}": "{zlib.crc32(content):08x}"}}\n'.encode()
+    return content[:-1] + f', "{CHECKSUM}": "{_crc(content, identity):08x}"}}\n'.encode()
 
 
 def _read_lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
@@ -177,21 +213,25 @@ def _read_lines(path: Path) -> list[tuple[bytes, dict[str, Any] | None]]:
     out.
     """
     *complete, last = path.read_bytes().split(b"\n")
-    lines = [*complete, last] if last and _decode_line(last, needs_checksum=False) is not None else complete
-    needs_checksum, pairs = False, []
+    identity, needs_checksum, pairs = read_identity(path.parent), False, []
+    lines = [*complete, last] if last and _decode_line(last, identity) is not None else complete
     for raw in itertools.chain(*map(LOST_END.split, lines)):
-        pairs.append((raw, _decode_line(raw, needs_checksum=needs_checksum)))
+        pairs.append((raw, _decode_line(raw, identity, needs_checksum=needs_checksum)))
         # Lines of earlier versions have none, but none of them comes after a line of this version.
         needs_checksum = needs_checksum or LINE_CHECKSUM.search(raw) is not None
     return pairs
 
 
-def _decode_line(raw: bytes, *, needs_checksum: bool) -> dict[str, Any] | None:
+def _crc(content: bytes, identity: str) -> int:
+    return zlib.crc32(content, zlib.crc32(identity.encode()))
+
+
+def _decode_line(raw: bytes, identity: str, *, needs_checksum: bool = False) -> dict[str, Any] | None:
     """Returns the JSON object of a line of a log without its checksum. None if the line is damaged."""
     match = LINE_CHECKSUM.search(raw)
     if match is None and needs_checksum:
         return None
-    if match is not None and zlib.crc32(raw[: match.start()] + b"}") != int(match[1], 16):
+    if match is not None and _crc(raw[: match.start()] + b"}", identity) != int(match[1], 16):
         return None
     try:
         line = json.loads(raw)

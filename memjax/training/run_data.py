@@ -22,7 +22,7 @@ from typing import Any
 from memjax.config import Config
 from memjax.data.content import file_facts, file_sha256, remember_file
 from memjax.data.source_files import keep_sources_cached, source_files
-from memjax.durable_files import read_json, write_json
+from memjax.training.run_identity import read_run_file, write_run_file
 from memjax.training.runs import config_to_dict, flat_settings
 
 FILE = "data.json"
@@ -275,7 +275,7 @@ class RunData:
                 known = {**known, "paths": paths, "files": _recorded_files(source)}
             self._recorded[task] = {**known, "splits": {**known.get("splits", {}), split: facts}}
         self._opened.clear()
-        write_json(self._run / FILE, {"version": 1, "tasks": self._recorded})
+        write_run_file(self._run / FILE, {"version": 1, "tasks": self._recorded})
 
     # Paths
 
@@ -324,7 +324,7 @@ def read_record(run: Path | str) -> dict[str, Any] | None:
       ValueError: The file is damaged.
     """
     file = Path(run).expanduser() / FILE
-    value = read_json(file)
+    value = read_run_file(file)
     if value is None:
         return None
     tasks = value.get("tasks") if isinstance(value, dict) else None

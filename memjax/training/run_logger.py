@@ -13,7 +13,7 @@ from memjax.data.saved_tokenizers import fingerprint_of
 from memjax.tasks.interface import Task, make_task
 from memjax.training import processes
 from memjax.training.checkpoints import Checkpoints
-from memjax.training.metrics import MetricsFile, describe_totals
+from memjax.training.metrics import COUNT, MetricsFile, describe_missing_lines, describe_totals
 from memjax.training.progress import Event, describe_duration, describe_numbers
 from memjax.training.run_versions import describe_generator
 from memjax.training.runs import RunDirectory
@@ -126,6 +126,9 @@ class RunLogger:
         with processes.run_together("the record", self.config.sharding.process_timeout):
             if processes.is_first():
                 self._metrics.cut(position.step, position.stage, position.phase)
+                expected = 0 if extra is None else extra.get(COUNT, 0)
+                if line := describe_missing_lines(self._metrics.path, self._metrics.count(), expected):
+                    self.log_event("note", position.step, line)
             self.directory.keep_tokenizer(self.tokenizer)
             if line := describe_generator(self.path):
                 self.log_event("note", position.step, line)
@@ -155,6 +158,7 @@ class RunLogger:
         merged = position._replace(stream=merge_positions(streams) if len(streams) > 1 else streams[0])
         extra = {"position": merged.to_dict(), **({"lineage": list(lineage)} if lineage else {})}
         extra |= {"tokenizer": self.fingerprint} if self.fingerprint else {}
+        extra |= {COUNT: processes.broadcast_from_first(self._metrics.count() if processes.is_first() else 0)}
         extra |= {"skipped": dict(skipped), "sound": self.checkpoints.kept} if skipped else {}
         self.checkpoints.save(position.checkpoint_number, tree(), extra=extra)
         self._saved = position.checkpoint_number
@@ -271,7 +275,7 @@ class RunLogger:
 
     def finish(self, step: int, results: dict[str, Any], text: str) -> None:
         """Marks the run as finished, writes its `results` to `finished.json`, and reports `text` to the user."""
-        self.directory.finish(step, results)
+        self.directory.finish(step, results, log_lines=self._metrics.count() if processes.is_first() else 0)
         self.log_event("finished", step, f"{self.path}: finished, {text}", results)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from memjax.durable_files import DamagedError, read_json
+from memjax.durable_files import DamagedError
+from memjax.training.run_identity import read_run_file
 
 PACKAGES = ("memjax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 """Packages whose versions are recorded for every attempt."""
@@ -30,10 +31,10 @@ def read_attempts(path: Path | str) -> list[dict[str, Any]]:
     """Reads what the attempts at the run in a directory have recorded, oldest first. [] for a run without attempts.
 
     Raises:
-      ValueError: `versions.json` is damaged.
+      ValueError: `versions.json` is damaged, or that of another run.
     """
     file, advice = Path(path).expanduser() / "versions.json", "allowed: the attempts at the run; remove it"
-    value = read_json(file, advice=advice)
+    value = read_run_file(file, advice=advice)
     attempts = value.get("attempts") if isinstance(value, dict) else value or []  # a list in earlier versions
     if not isinstance(attempts, list) or not all(isinstance(attempt, dict) for attempt in attempts):
         raise DamagedError(f"{file}: damaged (it has no attempts), {advice}")

@@ -37,7 +37,9 @@ from memjax.settings.compatibility import (
 )
 from memjax.settings.earlier_fields import ADDED
 from memjax.settings.pointers import import_kinds
+from memjax.training.metrics import COUNT
 from memjax.training.processes import is_first
+from memjax.training.run_identity import NAME, make_identity, read_identity, read_run_file, write_run_file
 from memjax.training.run_versions import read_attempts, versions
 from memjax.training.stages import GROWTH
 
@@ -129,7 +131,8 @@ class RunDirectory:
         if request.saved_at is None or request.extends_run or request.reset_memory:
             # First, so that the run counts as unfinished from now on.
             (self.path / "finished.json").unlink(missing_ok=True)
-            write_json(file, request.settings)
+            identity = make_identity(request.settings) if request.saved_at is None else read_identity(self.path)
+            write_json(file, {**request.settings, **({NAME: identity} if identity else {})})
 
     def check_shared(self, seconds: float = 30.0) -> None:
         """Raises `ValueError` unless this process sees the files of process 0 in the directory. It waits for them, at
@@ -158,12 +161,15 @@ class RunDirectory:
         with (self.path / "command.txt").open("a", encoding="utf-8") as file:
             file.write(shlex.join(sys.argv) + "\n")
         attempt = {"attempt": self.attempt, "step": step, **versions()}
-        write_json(self.path / "versions.json", {"attempts": [*self._earlier, attempt]})
+        write_run_file(self.path / "versions.json", {"attempts": [*self._earlier, attempt]})
 
-    def finish(self, step: int, results: dict[str, Any]) -> None:
-        """Writes `finished.json` with the step and the results, which marks the run as finished."""
+    def finish(self, step: int, results: dict[str, Any], *, log_lines: int = 0) -> None:
+        """Writes `finished.json` with the step, the results and the number of lines of the log, which marks the run as
+        finished.
+        """
         if self._writes:
-            write_json(self.path / "finished.json", {"step": step, "attempts": self.attempt, "results": results})
+            content = {"step": step, "attempts": self.attempt, COUNT: log_lines, "results": results}
+            write_run_file(self.path / "finished.json", content)
 
     def close(self) -> None:
         """Releases the lock of the directory."""
@@ -357,6 +363,8 @@ def load_config(path: Path | str, *, accepts_edits: bool = False) -> Config:
         raise ValueError(
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"
         )
+    if isinstance(value, dict):
+        value.pop(NAME, None)
     try:
         import_kinds(value, path)
         config = config_from_dict(value)
@@ -440,10 +448,10 @@ def read_finished(path: Path | str) -> dict[str, Any] | None:
     finished.
 
     Raises:
-      ValueError: The file is damaged.
+      ValueError: The file is damaged, or that of another run.
     """
     file = Path(path).expanduser() / "finished.json"
-    content = read_json(file)
+    content = read_run_file(file)
     results = content.get("results") if isinstance(content, dict) else None
     if content is not None and not (isinstance(results, dict) and "evaluation" in results and "step" in content):
         raise ValueError(f"{file}: damaged (it has no step or no results), allowed: the JSON file of a finished run")

@@ -21,8 +21,8 @@ from memjax.data.reading_report import UnreadableError
 from memjax.data.sources import texts_from_directories
 from memjax.settings.sources import Source
 from memjax.settings.tokenizers import Tokenizer
-from tools.faults_inputs import READERS, cmu_dog, to_tar, trivia_qa
-from tools.faults_readers import try_inputs, try_reader
+from tools.faults.inputs import READERS, cmu_dog, to_tar, trivia_qa
+from tools.faults.readers import try_inputs, try_reader
 
 PACKAGE = Path(__file__).parents[2] / "memjax"
 
@@ -129,7 +129,7 @@ def mistakes(name: str, numbers: range) -> list[str]:
 
 
 TENTH = range(17)
-"""numbers of the inputs of the fast tests, of those of `python -m tools.faults_readers`"""
+"""numbers of the inputs of the fast tests, of those of `python -m tools.faults.readers`"""
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -5,7 +5,7 @@ import pytest
 
 from memjax import config as configs
 from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
-from memjax.durable_files import read_json
+from memjax.training.run_identity import read_run_file
 from memjax.training.run_versions import read_attempts, versions
 from memjax.training.runs import RunDirectory, config_from_dict, config_to_dict, load_config, request_run, run_path
 
@@ -69,7 +69,7 @@ def test_a_run_directory_is_made_and_opened_again(tmp_path):
     assert [(a["attempt"], a["step"]) for a in attempts] == [(1, 0), (2, 7)]
     assert attempts[0].keys() >= {"python", "jax", "backend", "devices"} and versions()["backend"] == "cpu"
     assert len((run.path / "command.txt").read_text().splitlines()) == 2
-    assert read_json(run.path / "finished.json") == {"step": 9, "attempts": 2, "results": {"a": 1}}
+    assert read_run_file(run.path / "finished.json") == {"step": 9, "attempts": 2, "log_lines": 0, "results": {"a": 1}}
 
 
 def test_a_config_that_is_being_written_is_no_foreign_file(tmp_path):

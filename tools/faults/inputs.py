@@ -1,4 +1,4 @@
-"""The readers of foreign files, each with a small valid input, for `tools.faults_readers`.
+"""The readers of foreign files, each with a small valid input, for `tools.faults.readers`.
 
 `READERS` has a row for every source and every tokenizer that reads a path, and for each other reader of foreign files.
 `tests/data/readers_test.py` fails for a source, a tokenizer, or a `with reading(...)` in memjax that no row reaches.

@@ -1,16 +1,13 @@
-"""`python -m tools.faults_readers`: every reader of foreign files with damaged inputs, as one table.
+"""Every reader of foreign files with damaged inputs.
 
 Each reader has a small valid input. A file of it is damaged at random (bits, cuts, types, nesting, shapes, packing).
 The reader must read what is left, or refuse it in one line that names the file. Nothing else is right: no traceback, no
-value of another type than the reader promises, and no reader that never ends. `--out FILE` keeps the finished rows, so
-that the same command goes on where it was stopped.
+value of another type than the reader promises, and no reader that never ends.
 """
 
 from __future__ import annotations
 
-import argparse
 import bz2
-import collections
 import contextlib
 import dataclasses
 import faulthandler
@@ -20,11 +17,10 @@ import json
 import lzma
 import random
 import signal
-import sys
 import tempfile
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +28,13 @@ import numpy as np
 
 from memjax.cli.errors import explain
 from memjax.data.sources import Texts
-from tools.faults_inputs import READERS, to_zip
+from tools.faults.inputs import READERS, to_zip
+from tools.faults.results import Results, Row
 
-__all__ = ["DAMAGES", "Outcome", "main", "try_inputs", "try_reader"]
+__all__ = ["DAMAGES", "TABLE", "Outcome", "try_inputs", "try_reader", "try_readers"]
+
+TABLE = "inputs"
+NUM_INPUTS = 10_000
 
 SHARED = Path("/dev/shm")
 """Folder in memory, where there is one, since no input has to survive."""
@@ -281,7 +281,7 @@ def try_reader(name: str, files: Mapping[str, bytes], seconds: int = SECONDS) ->
             signal.signal(signal.SIGPROF, earlier)
 
 
-def try_inputs(name: str, numbers: range, seed: int = 0) -> Iterator[tuple[str, Outcome]]:
+def try_inputs(name: str, numbers: Iterable[int], seed: int = 0) -> Iterator[tuple[str, Outcome]]:
     """Yields the damage and the outcome of some inputs of a reader, which are the same for equal numbers and seeds.
 
     Args:
@@ -293,45 +293,31 @@ def try_inputs(name: str, numbers: range, seed: int = 0) -> Iterator[tuple[str, 
     valid = try_reader(name, files, seconds=600)  # it imports libraries
     assert valid.kind == "read", f"{name}: the input is not valid: {valid.details}"
     for number in numbers:
-        draw = random.Random(f"{seed}/{name}/{number}")
+        draw = random.Random(f"{seed}/{name}: {number}")
         damaged, damage = draw.choice(sorted(files)), draw.choice(DAMAGES)
         changed = damage(files[damaged], draw)
         label = f"{name} {number}: {damage.__name__} of {damaged}"
         yield label, try_reader(name, {**files, damaged: changed})
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Prints a table of all readers, and returns 1 if one of them has made a mistake."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--inputs", type=int, default=10_000, help="number of damaged inputs of all readers together")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the damage")
-    parser.add_argument("--only", default="", help="name of one reader")
-    parser.add_argument("--out", type=Path, help="file of finished rows; a row that is in it is not tried again")
-    options = parser.parse_args(arguments)
+VERDICTS = {"read": "right", "said": "refused"}
+"""Kinds of outcomes that have another name among the verdicts of `tools.faults.judge`"""
+
+
+def try_readers(results: Results, folder: Path, *, only: str = "") -> None:
+    """Tries all rows of the table, an input each.
+
+    Args:
+      results: Results to add to. Rows that it has are not tried.
+      folder: Empty folder, in which nothing is written.
+      only: Beginning of the names of the rows to try.
+    """
+    del folder
     faulthandler.enable()  # a reader that ends the process says where
-    rows: dict[str, dict[str, int]] = {}
-    if options.out and options.out.exists():
-        rows = {row.pop("reader"): row for row in map(json.loads, options.out.read_text().splitlines())}
-    each = -(-options.inputs // len(READERS))
-    for name in READERS if not options.only else [options.only]:
-        if name not in rows:
-            counts: collections.Counter[str] = collections.Counter()
-            for label, outcome in try_inputs(name, range(each), options.seed):
-                counts[outcome.kind] += 1
-                if outcome.kind not in ("read", "said"):
-                    print(f"{label}: {outcome.kind}\n{outcome.details}", file=sys.stderr)
-            rows[name] = dict(counts)
-            if options.out:
-                with options.out.open("a") as file:
-                    file.write(json.dumps({"reader": name, **counts}) + "\n")
-    kinds = ("read", "said", "unnamed", "wrong type", "hang", "traceback")
-    print(f"| reader | {' | '.join(kinds)} |\n|---|{'--:|' * len(kinds)}")
-    for name, row in rows.items():
-        print(f"| {name} | {' | '.join(str(row.get(kind, 0)) for kind in kinds)} |")
-    total = [sum(row.get(kind, 0) for row in rows.values()) for kind in kinds]
-    print(f"| all | {' | '.join(map(str, total))} |")
-    return int(sum(total[2:]) > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for name in READERS:
+        rows = {number: f"{name}: {number}" for number in range(-(-NUM_INPUTS // len(READERS)))}
+        numbers = [n for n, row in rows.items() if row.startswith(only) and results.is_wanted(TABLE, row)]
+        if numbers:
+            for number, (label, outcome) in zip(numbers, try_inputs(name, numbers, results.seed), strict=True):
+                verdict = VERDICTS.get(outcome.kind, outcome.kind)
+                results.add(Row(TABLE, rows[number], verdict, f"{label}\n{outcome.details}"))
