@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from memjax.config import Config
+from memjax.data.saved_tokenizers import has_tokenizer
 from memjax.tasks.interface import make_task
 from memjax.training import processes
 from memjax.training.experiment import Experiment, make_experiment
@@ -18,6 +19,7 @@ from memjax.training.progress import Event, Progress, report_preparation
 from memjax.training.run_data import RunData, read_record
 from memjax.training.run_logger import RunLogger, SummarizeLog
 from memjax.training.runs import (
+    TOKENIZER,
     RunDirectory,
     RunRequest,
     load_config,
@@ -175,8 +177,8 @@ def _saved_tokenizer(request: RunRequest) -> Any:
     the run takes it. None makes the tokenizer that the configuration describes.
     """
     config, start = request.config, request.config.training.init_from
-    if request.path.exists():
-        return open_tokenizer(request.path)
+    if request.path.exists():  # a kill may have left a tokenizer without its last file
+        return open_tokenizer(request.path) if has_tokenizer(request.path / TOKENIZER) else None
     return open_tokenizer(start) if start and takes_tokenizer(config, load_config(start)) else None
 
 
