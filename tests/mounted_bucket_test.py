@@ -1,4 +1,4 @@
-"""What holds on a bucket that is mounted with gcsfuse, with `tests.mounted_bucket` in its place."""
+"""Tests runs, caches and tokenizers on a stand-in for a bucket that is mounted with gcsfuse."""
 
 import ast
 import os
