@@ -149,13 +149,13 @@ def decode_speed(found: Measurement) -> str:
 def checksums(found: Measurement) -> str:
     """One row per kind of checksum, and the time until a token file is open."""
     facts = found.facts
-    heads = ["checksum of", "microseconds", "share of a step"]
-    rows = [[r["what"], f"{r['seconds'] * 1e6:.1f}", f"{r['share']:.2%}"] for r in apart(facts)]
+    heads = ["checksum of", "CPU microseconds", "share of a step"]
+    rows = [[r["what"], f"{r['seconds'] * 1e6:.1f}", f"{r['share']:.3%}"] for r in apart(facts)]
     opened = (
         f"A token file of {facts['bytes'] / 1e9:g} GB is open after {facts['open_seconds'] * 1e3:.0f} ms, and its "
         f"first document is read after {facts['first_document_seconds'] * 1e3:.0f} ms."
     )
-    return f"A step takes {facts['step_seconds'] * 1e3:.0f} ms. {opened}\n\n{grid(heads, rows)}"
+    return f"A step takes {facts['step_seconds'] * 1e3:.0f} ms of CPU time. {opened}\n\n{grid(heads, rows)}"
 
 
 def product_key_steps(found: Measurement) -> str:
