@@ -6,6 +6,7 @@ JSON files are written and read here, in all parts of memjax.
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import uuid
@@ -26,6 +27,8 @@ FULL = {
 """Error number of a full disk -> what it means"""
 AS_WRITTEN = "allowed: the JSON file that was written there"
 """Advice about a damaged file"""
+MOST_LEVELS = 100
+"""Largest number of lists and objects inside each other in a JSON file. memjax writes about 10."""
 
 
 class DamagedError(ValueError):
@@ -89,10 +92,21 @@ def read_json(path: Path, *, advice: str = AS_WRITTEN, needs_checksum: bool = Fa
         value = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:  # UTF-8, or JSON
         raise DamagedError(f"{path}: damaged ({error}), {advice}") from None
+    if _is_nested_deeply(value):  # what walks through the value would exceed the recursion limit
+        raise DamagedError(f"{path}: damaged (it is nested too deeply), {advice}")
     if isinstance(value, dict) and (needs_checksum or CHECKSUM in value):
         if value.pop(CHECKSUM, None) != checksum(value) and compare:
             raise DamagedError(f"{path}: damaged (it is not what memjax wrote), {advice}")
     return value
+
+
+def _is_nested_deeply(value: Any) -> bool:
+    """Returns whether a JSON value has more than `MOST_LEVELS` lists and objects inside each other."""
+    level = [value]
+    for _ in range(MOST_LEVELS + 1):
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
+        level = list(itertools.chain.from_iterable(parts))
+    return bool(level)
 
 
 def describe_full_disk(error: BaseException) -> str:

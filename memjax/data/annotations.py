@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from memjax.data.array_files import read_array
 from memjax.data.documents import Documents, Examples, Split
+from memjax.data.reader_errors import expect, reading
 from memjax.durable_files import read_json, write_json
 
 __all__ = ["AnnotatedDocuments", "open_neighbors", "target_shares", "compare_target_shares", "write_neighbors"]
@@ -17,6 +19,8 @@ NUMBER = "target_number"
 NEIGHBORS = "neighbor_values"
 """Name of the annotation with the neighbours of each target: the tokens that followed the most similar contexts, int32
 `[neighbors]`, nearest first, -1 for none."""
+_AGAIN = "find them again by `memjax datastore neighbors`"
+"""Advice about damaged files"""
 MOST_APART = 0.01
 """Largest difference between the shares of targets among neighbours in training and validation without a warning."""
 
@@ -203,15 +207,11 @@ def open_neighbors(folder: Path | str, split: str, documents: Documents) -> Anno
         raise ValueError(f"neighbors: {path} is of other documents ({about['documents']}, not {fingerprint})")
     if stores := sorted({description["store"] for description in description_of.values()} - {about["store"]}):
         raise ValueError(f"neighbors: {path} is of store {about['store']}, allowed: {stores[0]}, as the other splits")
-    try:
-        values = np.load(path.with_suffix(".npy"), mmap_mode="r")
-        is_intact = hashlib.sha256(values.data).hexdigest() == about["sha256"]
-    except (OSError, EOFError, ValueError):  # not there, or not of the length that it begins with
-        is_intact = False
-    if not is_intact:
-        raise ValueError(
-            f"neighbors: {path.with_suffix('.npy')} is damaged; find them again by `memjax datastore neighbors`"
-        )
+    file = path.with_suffix(".npy")
+    values = read_array(file, f"int32 [tokens, {about['neighbors']}]; {_AGAIN}", mapped=True)
+    is_array = values.dtype == np.int32 and values.shape[1:] == (about["neighbors"],) and values.flags.c_contiguous
+    if not is_array or hashlib.sha256(values.data).hexdigest() != about["sha256"]:
+        raise ValueError(f"neighbors: {file} is damaged; {_AGAIN}")
     return AnnotatedDocuments(documents, {NEIGHBORS: values}, version=about["sha256"])
 
 
@@ -269,5 +269,12 @@ def _compute_target_shares(values: np.ndarray, documents: Documents) -> list[flo
 
 def _read_descriptions(folder: Path | str) -> dict[str, Any]:
     """Reads the descriptions of the neighbours in a folder: split -> description."""
-    files = sorted(Path(folder).expanduser().glob("*.json"))
-    return {file.stem: read_json(file) for file in files}
+    descriptions = {}
+    for file in sorted(Path(folder).expanduser().glob("*.json")):
+        with reading(file, f"the description of neighbours; {_AGAIN}"):
+            about = expect(read_json(file, advice=_AGAIN), dict)
+            for name, kind in (("documents", str), ("store", str), ("sha256", str), ("neighbors", int)):
+                expect(about[name], kind)
+            [expect(share, float) for share in expect(about.get("target_among", []), list)]
+        descriptions[file.stem] = about
+    return descriptions

@@ -12,11 +12,14 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from memjax.data.array_files import read_array
 from memjax.data.content import file_sha256
 from memjax.data.documents import Example, Examples
+from memjax.data.reader_errors import expect, reading
 from memjax.data.tokenizers import write_then_rename
 from memjax.durable_files import read_json, write_json
 
@@ -76,12 +79,13 @@ def attach_encoder_states(examples: Examples, folder: str | Path, first: int) ->
     if not has_states(examples, folder, first):
         allowed = "a folder that training has filled, with the encoder of training.init_from"
         raise ValueError(f"data.encoder_states_dir: given {str(folder)!r} without {file.name}, allowed: {allowed}")
-    description = read_json(file.with_suffix(".json"))
+    description = _read_description(file)
     if description.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
         raise ValueError(
             f"data.encoder_states_dir: {file} has changed since it was written; remove it, so that it is made again"
         )
-    return ExamplesWithEncoderStates(examples, np.load(file, mmap_mode="r"), description["encoder"])
+    states = read_array(file, "float32 [tokens, width]; remove it, so that it is made again", mapped=True)
+    return ExamplesWithEncoderStates(examples, states, description["encoder"])
 
 
 def has_states(examples: Examples, folder: str | Path, first: int, encoder: str = "") -> bool:
@@ -97,10 +101,10 @@ def has_states(examples: Examples, folder: str | Path, first: int, encoder: str 
     Raises:
       ValueError: The states come from another encoder than `encoder`.
     """
-    description_file = _file(examples, folder, first).with_suffix(".json")
-    if not description_file.is_file():
+    file = _file(examples, folder, first)
+    if not file.with_suffix(".json").is_file():
         return False
-    stored_encoder = read_json(description_file)["encoder"]
+    stored_encoder = _read_description(file)["encoder"]
     if encoder not in ("", stored_encoder):
         raise ValueError(
             f"data.encoder_states_dir: given {str(folder)!r} with states of {stored_encoder}, allowed: those of "
@@ -135,6 +139,15 @@ def write_states(
     description = {"encoder": encoder, "first_layer": first, "examples": len(examples), "tokens": tokens}
     description["sha256"] = file_sha256(file)
     write_json(file.with_suffix(".json"), description)
+
+
+def _read_description(file: Path) -> dict[str, Any]:
+    """Reads the description of a file of states."""
+    advice = f"remove it and {file}, so that they are made again"
+    with reading(file.with_suffix(".json"), f"the description of states; {advice}"):
+        description = expect(read_json(file.with_suffix(".json"), advice=advice), dict)
+        expect(description["encoder"], str)
+    return description
 
 
 def _file(examples: Examples, folder: str | Path, first: int) -> Path:

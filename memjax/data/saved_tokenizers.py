@@ -17,7 +17,7 @@ from memjax.data.tokenizers import ByteTokenizer, SentencePieceTokenizer, Tokeni
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.durable_files import DamagedError, file_checksum, read_json, write_file, write_json
 
-__all__ = ["fingerprint_of", "load_tokenizer", "save_tokenizer"]
+__all__ = ["fingerprint_of", "has_tokenizer", "load_tokenizer", "save_tokenizer"]
 
 ABOUT = "about.json"
 MADE_WITH_RUN = "allowed: the file that was made with the run"
@@ -39,23 +39,29 @@ def fingerprint_of(tokenizer: Tokenizer | None) -> str | None:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Writes a tokenizer, of a wrapper only its `base`, to a folder, completely or not at all. The folder is replaced,
-    with all that it contains.
+    """Writes a tokenizer, of a wrapper only its `base`, to a folder, in place of all that it contains. The description
+    is written last: until then `has_tokenizer` is False.
 
     Args:
       tokenizer: Tokenizer of `memjax.data`. Of a wrapper that adds marks or end tokens, its `base` is written.
       folder: Folder of the files. It is created if it does not exist.
     """
-    base, partial = tokenizer.base, folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    # A folder that was written elsewhere and renamed would not be whole at once on a mounted bucket.
+    base = tokenizer.base
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ABOUT).unlink(missing_ok=True)
+    for entry in folder.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     for name, content in base.files().items():
-        write_file(partial / name, content)
+        write_file(folder / name, content)
     description = {"kind": type(base).__name__, "fingerprint": base.fingerprint, "vocab_size": base.vocab_size}
-    files = {name: file_checksum(partial / name) for name in base.files()}
-    write_json(partial / ABOUT, {**description, "files": files})
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.replace(folder)
+    files = {name: file_checksum(folder / name) for name in base.files()}
+    write_json(folder / ABOUT, {**description, "files": files})
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Returns whether `save_tokenizer` has finished writing to a folder. A kill may leave one without its last file."""
+    return (folder / ABOUT).is_file()
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -66,7 +72,7 @@ def load_tokenizer(folder: Path) -> Any:
       ValueError: A file is missing or damaged, or the tokenizer has another fingerprint than the saved one.
     """
     about_file = folder / ABOUT
-    if not about_file.is_file():
+    if not has_tokenizer(folder):
         raise ValueError(f"tokenizer: {about_file} is missing, allowed: the folder that was made with the run, whole")
     with reading(about_file, "the file that was made with the run"):
         description = read_json(about_file)

@@ -365,7 +365,8 @@ class _Writer:
         write_json(self._folder / "done.json", done, indent=1, end="")
 
     def _cut_to_complete(self) -> np.ndarray:
-        """Cuts off everything that an interrupted writer wrote after the last complete document.
+        """Cuts off everything that an interrupted writer wrote after the last document that is complete in all files.
+        A loss of power, or a mounted bucket, may keep the end of one file and not that of another.
 
         Returns:
           The complete rows of `documents.bin`, int64 `[documents, 3]`.
@@ -373,12 +374,20 @@ class _Writer:
         table = self._folder / "documents.bin"
         rows = np.fromfile(table, np.int64) if table.is_file() else np.zeros(0, np.int64)
         rows = rows[: len(rows) // 3 * 3].reshape(-1, 3)
-        end = int(rows[-1, 0]) if len(rows) else 0
-        sizes = {f"{name}.bin": end * np.dtype(dtype).itemsize for name, dtype in self._header["types"].items()}
-        names = self._folder / "names.txt"
+        widths = {f"{name}.bin": np.dtype(dtype).itemsize for name, dtype in self._header["types"].items()}
+        names, name_ends = self._folder / "names.txt", np.zeros(0, np.int64)
         with contextlib.suppress(FileNotFoundError), open(names, "rb") as lines:
-            sizes["names.txt"] = sum(len(line) for line, _ in zip(lines, range(len(rows)), strict=False))
-        for name, size in {**sizes, "documents.bin": rows.nbytes}.items():
+            lengths = (len(line) for line in lines if line.endswith(b"\n"))
+            name_ends = np.cumsum(np.fromiter(lengths, np.int64))
+        rows = rows[: len(name_ends)]
+        for name, width in widths.items():
+            file = self._folder / name
+            size = file.stat().st_size if file.is_file() else 0
+            rows = rows[: int(np.searchsorted(rows[:, 0], size // width, side="right"))]
+        end = int(rows[-1, 0]) if len(rows) else 0
+        sizes = {name: end * width for name, width in widths.items()}
+        sizes |= {"names.txt": int(name_ends[len(rows) - 1]) if len(rows) else 0, "documents.bin": rows.nbytes}
+        for name, size in sizes.items():
             if (self._folder / name).is_file():
                 os.truncate(self._folder / name, size)
         return rows

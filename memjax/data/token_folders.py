@@ -20,7 +20,7 @@ def is_made_from(folder: Path, header: Mapping[str, Any]) -> bool:
     if existing is None:
         entries = [entry for entry in folder.iterdir() if not is_unfinished(entry, "header.json")]
         strange = [entry.name for entry in entries if entry.name != ".lock"]
-        if {"documents.bin", "tokens.bin"} <= {*strange}:
+        if "tokens.bin" in strange:  # the last but one that `set_aside` moves
             raise DamagedError(f"path: {folder} is damaged (it has no header.json)")
         if strange:
             raise ValueError(f"path: {folder} holds {strange[0]} and is not a token file; give another folder")
@@ -53,19 +53,26 @@ def set_aside(folder: Path) -> Path:
     while (aside := folder.with_name(f"{folder.name}.damaged-{number}")).exists():
         number += 1
     aside.mkdir()
-    for entry in folder.iterdir():
-        if entry.name != ".lock":
-            entry.rename(aside / entry.name)
+    for entry in _in_order_of_removal(folder):
+        entry.rename(aside / entry.name)
     return aside
+
+
+def _in_order_of_removal(folder: Path) -> list[Path]:
+    """Returns the entries of the folder of a token file, without its lock, in the order in which they are removed, so
+    that a process that is killed in between leaves a folder that is prepared again.
+    """
+    # While there is a done.json, a folder without documents.bin is damaged, and after it no document is complete.
+    # Otherwise the next writer would take damaged documents for complete. The header says to the end what the rest is.
+    order = [DAMAGED, "documents.bin", "done.json", "", "tokens.bin", "header.json"]
+    entries = [entry for entry in folder.iterdir() if entry.name != ".lock"]
+    return sorted(entries, key=lambda entry: (order.index(entry.name if entry.name in order else ""), entry.name))
 
 
 def start_folder(folder: Path, header: dict[str, Any]) -> None:
     """Empties a folder and writes the header of a new token file."""
-    # done.json, which makes a folder readable, is deleted first, and the header, which makes it a token file, last: a
-    # process that is killed in between leaves no folder that looks complete.
-    (folder / "done.json").unlink(missing_ok=True)
-    for entry in folder.iterdir():
-        if entry.name not in (".lock", "header.json"):
+    for entry in _in_order_of_removal(folder):
+        if entry.name != "header.json":  # it is replaced
             entry.unlink()
     # Annotations are int32: a distance, a class, a flag.
     types = {"tokens": "<u2" if header["vocab_size"] <= 1 << 16 else "<i4"}

@@ -17,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.config import Config
+from memjax.data.array_files import read_array
 from memjax.data.content import file_sha256
 from memjax.data.documents import Examples
 from memjax.data.encoder_states import has_states, write_states
 from memjax.data.glue import LabelledText
 from memjax.data.paths import digest
+from memjax.data.reader_errors import expect, reading
 from memjax.data.tokenizers import write_then_rename
 from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.durable_files import DamagedError, read_json, write_json
@@ -262,13 +264,15 @@ def cached_features(
     joined = digest(part for text in texts for part in ([text] if isinstance(text, str) else [*text, ""]))
     wanted = f"{fingerprint}-{joined[:16]}"
     if file.is_file() and about.is_file():
-        stored = read_json(about, advice="remove it, so that it is made again")
-        if stored["fingerprint"] != wanted:
-            features = stored["fingerprint"]
+        advice = f"remove it and {file}, so that they are made again"
+        with reading(about, f"the description of features; {advice}"):
+            stored = expect(read_json(about, advice=advice), dict)
+            features = expect(stored["fingerprint"], str)
+        if features != wanted:
             raise ValueError(f"path: {file} holds the features {features}, allowed: {wanted}; give another path")
         if stored.get("sha256") not in (None, file_sha256(file)):  # earlier versions wrote none
             raise DamagedError(f"path: {file} is damaged (it is not what memjax wrote); remove it and {about}")
-        return np.load(file, mmap_mode="r")
+        return read_array(file, "float32 [texts, dim]", mapped=True)
     vectors = np.asarray(encode(texts), np.float32)
     if vectors.ndim != 2 or len(vectors) != len(texts):
         raise ValueError(
@@ -276,7 +280,7 @@ def cached_features(
         )
     _save(file, vectors)
     write_json(about, {"fingerprint": wanted, "texts": len(texts), "sha256": file_sha256(file)})
-    return np.load(file, mmap_mode="r")
+    return read_array(file, "float32 [texts, dim]", mapped=True)
 
 
 def cached_splits(

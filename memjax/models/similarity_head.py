@@ -49,7 +49,7 @@ class RankingScorer(ChoiceScorer):
         output = output.astype(jnp.promote_types(output.dtype, jnp.float32))
         targets = jnp.where(scored, targets, 0)[..., None]
         right = jnp.take_along_axis(output, targets, axis=-1)
-        allowed = jnp.isfinite(output) & jnp.isfinite(right) & scored[..., None]
+        allowed = _may_be_answered(output) & _may_be_answered(right) & scored[..., None]
         others = allowed & (jnp.arange(output.shape[-1])[None, None] != targets)
         gap = jnp.where(others, output, 0) - jnp.where(others, right, 0)
         lost = jnp.where(others, jnp.maximum(self.margin + gap, 0), 0)
@@ -60,7 +60,7 @@ class RankingScorer(ChoiceScorer):
         10,000 for one that may not be answered.
         """
         choices = jnp.maximum(targets, 0)[..., None]
-        allowed = jnp.isfinite(jnp.take_along_axis(output, choices, axis=-1)[..., 0])
+        allowed = _may_be_answered(jnp.take_along_axis(output, choices, axis=-1)[..., 0])
         nats = token_cross_entropy(_replace_empty_rows(output), jnp.where(allowed, targets, -1))
         return jnp.where(allowed | (targets < 0), nats, NO_ANSWER_NATS)
 
@@ -167,4 +167,9 @@ def _answer_mask(
 
 def _replace_empty_rows(output: Array) -> Array:
     """Replaces a row of only -inf by zeros, since a softmax over nothing is not a number."""
-    return jnp.where(jnp.isfinite(output).any(axis=-1, keepdims=True), output, 0)
+    return jnp.where(_may_be_answered(output).any(axis=-1, keepdims=True), output, 0)
+
+
+def _may_be_answered(scores: Array) -> Array:
+    """Returns which scores are not -inf. One that is NaN counts, so that its loss is not finite either."""
+    return scores != -jnp.inf

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from math import inf, isfinite
+import sys
+from math import inf
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -56,7 +57,7 @@ COUNTED = 2**31 - 1
 """largest value of an integer setting: counters and sizes have 32 bits"""
 PLAIN = {
     int: ("an integer", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    float: ("a number", lambda value: _is_number(value) and isfinite(value)),
+    float: ("a number", lambda value: _is_number(value) and abs(value) <= sys.float_info.max),
     bool: ("True or False", lambda value: isinstance(value, bool)),
     str: ("a text", lambda value: isinstance(value, str)),
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from memjax.config import Config
+from memjax.data.saved_tokenizers import has_tokenizer
 from memjax.tasks.interface import make_task
 from memjax.training import processes
 from memjax.training.experiment import Experiment, make_experiment
@@ -18,6 +19,7 @@ from memjax.training.progress import Event, Progress, report_preparation
 from memjax.training.run_data import RunData, read_record
 from memjax.training.run_logger import RunLogger, SummarizeLog
 from memjax.training.runs import (
+    TOKENIZER,
     RunDirectory,
     RunRequest,
     open_tokenizer,
@@ -173,7 +175,11 @@ def _saved_tokenizer(request: RunRequest) -> Any:
     """Returns the tokenizer in the directory of a run, or before it begins that of the run in `training.init_from`, if
     the run takes it. None makes the tokenizer that the configuration describes.
     """
-    return open_tokenizer(request.path) if request.path.exists() else tokenizer_of_start(request.config)
+    if request.path.exists() and has_tokenizer(
+        request.path / TOKENIZER
+    ):  # a kill may have left one without its last file
+        return open_tokenizer(request.path)
+    return tokenizer_of_start(request.config)
 
 
 def _report_notes(lines: Iterable[str], config: Config, report: Report) -> None:

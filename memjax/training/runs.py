@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memjax.config import Config
-from memjax.data.saved_tokenizers import load_tokenizer, save_tokenizer
+from memjax.data.saved_tokenizers import has_tokenizer, load_tokenizer, save_tokenizer
 from memjax.durable_files import is_unfinished, read_json, write_json
 from memjax.settings.checks import check_fields
 from memjax.settings.compatibility import (
@@ -151,7 +151,7 @@ class RunDirectory:
         """Copies the tokenizer into the directory, unless there is one. None, for data that consists of tokens, copies
         nothing.
         """
-        if self._writes and tokenizer is not None and not (self.path / TOKENIZER).is_dir():
+        if self._writes and tokenizer is not None and not has_tokenizer(self.path / TOKENIZER):
             save_tokenizer(tokenizer, self.path / TOKENIZER)
 
     def record_attempt(self, step: int) -> None:

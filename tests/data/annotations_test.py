@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from memjax.data.document_batches import DocumentBatches
 from memjax.data.documents import ArrayDocuments
 from memjax.data.token_files import TokenFile, TokenizedDocument, write_tokens
 from memjax.data.windows import sliding_windows
+from memjax.durable_files import read_json
 
 LENGTHS = [5, 1, 7]
 TOKENS = [np.arange(10 * i, 10 * i + n, dtype=np.int32) for i, n in enumerate(LENGTHS)]
@@ -103,13 +106,45 @@ def test_neighbors_of_a_split_are_kept_on_disk(tmp_path):
             write_neighbors(tmp_path / "neighbors", "train", wrong, documents)
     file = tmp_path / "neighbors" / "train.npy"
     whole = file.read_bytes()
-    for damaged in (whole[:-3] + bytes([whole[-3] ^ 16]) + whole[-2:], whole[:-8], b""):
+    flipped = whole[:-3] + bytes([whole[-3] ^ 16]) + whole[-2:]
+    other_shape = whole.replace(b"(13, 2), ", b"(2, 13), ")
+    for damaged in (
+        flipped,
+        whole[:-8],
+        b"",
+        other_shape,
+        whole.replace(b"<i4", b"<f4"),
+        whole.replace(b"<i4", b"|O4"),
+    ):
         file.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"train.npy is damaged; find them again"):
+        with pytest.raises(ValueError, match=r"train.npy [^\n]*find them again"):
             open_neighbors(tmp_path / "neighbors", "train", documents)
     (tmp_path / "neighbors" / "train.json").unlink()  # as an interrupted write leaves it
     with pytest.raises(ValueError, match="has none for the split train"):
         open_neighbors(tmp_path / "neighbors", "train", documents)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *([], 5, "x", None),
+        *({name: value} for name in ("documents", "store", "sha256", "neighbors") for value in (..., None, [1], 1.5)),
+        *({"target_among": value} for value in (3, "x", [None], {"a": 1})),
+    ],
+    ids=str,
+)
+def test_a_description_of_neighbors_of_another_form_is_refused_in_one_line(tmp_path, changed):
+    documents = ArrayDocuments(TOKENS)
+    write_neighbors(tmp_path, "train", np.zeros((13, 2), int), documents)
+    file = tmp_path / "train.json"
+    value = {**read_json(file), **changed} if isinstance(changed, dict) else changed
+    is_kept = lambda name: not isinstance(changed, dict) or changed.get(name) is not ...
+    file.write_text(
+        json.dumps({name: value[name] for name in value if is_kept(name)} if isinstance(value, dict) else value)
+    )
+    for read in (lambda: open_neighbors(tmp_path, "train", documents), lambda: target_shares(tmp_path)):
+        with pytest.raises(ValueError, match=rf"path: {file} [^\n]*find them again"):
+            read()
 
 
 def test_how_often_targets_are_among_neighbors_is_kept_and_compared(tmp_path):

@@ -161,6 +161,60 @@ def test_an_update_that_is_not_finite_keeps_the_state_and_is_counted_once(whole,
         np.testing.assert_array_equal(old, new)
 
 
+BROKEN = ("loss", "parameters", "moments", "method", "host memory")
+"""places of an update that get values which are not finite"""
+
+
+def break_numbers(tree, value):
+    """A tree whose arrays of real numbers hold `value` alone."""
+    return jax.tree.map(lambda leaf: np.full_like(leaf, value) if is_real(leaf) else leaf, tree)
+
+
+def is_real(leaf):
+    return jax.numpy.issubdtype(leaf.dtype, np.floating)
+
+
+def break_update(place, state, batch, value):
+    """A state and a batch that are broken at a place. The host memory is broken by itself."""
+    if place == "loss" and batch is not None:
+        weights = np.array(batch.weights)
+        weights.flat[0] = value
+        return state, dataclasses.replace(batch, weights=weights)
+    field = {"parameters": "params", "moments": "opt_state", "method": "method"}.get(place)
+    return dataclasses.replace(state, **{field: break_numbers(getattr(state, field), value)}) if field else state, batch
+
+
+@pytest.mark.parametrize("place", BROKEN)
+@pytest.mark.parametrize("name", cases())
+def test_what_is_not_finite_at_any_place_of_an_update_reaches_no_parameter(whole, name, place):
+    """A loss, parameters or moments that are broken: the update is skipped. What the method keeps, such as rows and
+    importances: it is skipped, or reads none of it.
+    """
+    played = whole(name)
+    host = played.learner.host_arrays
+    arrays_of_host = {key: np.copy(array) for key, array in host.arrays().items()}
+    copied = lambda state: jax.tree.map(jax.numpy.copy, state)
+    for kind, batch in {kind: batch for kind, batch in played.updates}.items():
+        clean, sums = played.places.update_inlined(copied(played.state), played.places.put_update((kind, batch)))
+        host.restore({key: np.copy(array) for key, array in arrays_of_host.items()})
+        changes_nothing = all(map(np.array_equal, arrays(clean.params), arrays(played.state.params)))
+        for value in (np.nan, np.inf):
+            state, broken_batch = break_update(place, played.state, batch, value)
+            if place == "host memory":
+                host.restore(break_numbers({key: np.copy(array) for key, array in arrays_of_host.items()}, value))
+            update = played.places.put_update((kind, broken_batch))
+            after, sums = played.places.update_inlined(copied(state), update)
+            host.restore({key: np.copy(array) for key, array in arrays_of_host.items()})
+            skipped = float(sums["skipped"].total)
+            is_broken = place in ("loss", "parameters") and (place, batch) != ("loss", None) and not changes_nothing
+            is_broken |= place == "moments" and any(map(is_real, jax.tree.leaves(state.opt_state)))
+            assert skipped == 1 or not is_broken, (kind, value)
+            for old, new in zip(
+                arrays((state.params, state.opt_state)), arrays((after.params, after.opt_state)), strict=True
+            ):
+                assert np.array_equal(old, new, equal_nan=True) if skipped else np.isfinite(new).all(), (kind, value)
+
+
 @pytest.mark.laws
 @pytest.mark.parametrize("name", [case.name for case in CASES if case.name not in WRITING])
 def test_frozen_parameters_stay_under_weight_decay(name):

@@ -54,3 +54,14 @@ def test_a_ranking_loss_by_hand():
     np.testing.assert_allclose(found, (0.2 + 0) / 2 + 0, rtol=1e-6)
     assert np.isfinite(gradient).all() and gradient[0, 0].tolist() == [-0.5, 0.5, 0.0, 0.0]
     assert RankingScorer().token_nll(scores, targets + 3)[0, 0] == 1e4
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_score_that_is_not_a_number_is_no_class_that_may_not_be_answered(margin, place):
+    scores = jnp.array([[[0.9, 0.6, 0.1, -jnp.inf]]]).at[0, 0, place].set(jnp.nan)
+    targets, every = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1), bool)
+    scorer = RankingScorer(margin)
+    loss = scorer.nll(scores, targets, every).sum()
+    assert np.isnan(loss)
+    assert np.isnan(scorer.token_nll(scores, targets)).all() and np.isnan(scorer.log_probs(scores)).any()

@@ -1,10 +1,25 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
 from memjax import config as configs
-from memjax.config import Adafactor, Bytes, Config, Data, InfinityFormer, Memformer, Memorizing, Model, Spalm, Training
+from memjax.config import (
+    Adafactor,
+    Bytes,
+    Config,
+    Data,
+    InfinityFormer,
+    Lifelong,
+    Memformer,
+    Memorizing,
+    Model,
+    Spalm,
+    TaskData,
+    Training,
+)
+from memjax.settings.ranges import describe_invalid
 from memjax.training.run_identity import read_run_file
 from memjax.training.run_versions import read_attempts, versions
 from memjax.training.runs import RunDirectory, config_from_dict, config_to_dict, load_config, request_run, run_path
@@ -30,6 +45,48 @@ def test_a_config_survives_json():
         config_from_dict({"type": "Training", "speed": 3})
     with pytest.raises(ValueError, match="config: type 'Quantum' is not known"):
         config_from_dict({"type": "Quantum"})
+
+
+NO_NAMES = (5, -1.5, 10**400, True, None, "", "x", "os:path", "a:b", [], ["Bytes"], {}, {"a": 1}, {"type": "Bytes"})
+"""values that stand in place of the name of a type"""
+
+
+def with_other_types(value, new):
+    """Yields copies of settings as JSON values in which `new` stands in place of one type."""
+    if isinstance(value, dict):
+        yield {**value, "type": new}
+        yield {name: entry for name, entry in value.items() if name != "type"}
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        for changed in with_other_types(entry, new):
+            copy = value.copy()
+            copy[key] = changed
+            yield copy
+
+
+@pytest.mark.parametrize("new", NO_NAMES, ids=lambda new: str(new)[:20])
+def test_a_config_with_a_type_that_is_no_name_is_refused_in_one_line(tmp_path, new):
+    tasks = (TaskData(name="a"), TaskData(name="b"))
+    changed = [*with_other_types(config_to_dict(make_config(tmp_path, lifelong=Lifelong(tasks=tasks))), new)]
+    for value in changed:
+        (tmp_path / "config.json").write_text(json.dumps(value))  # without a checksum, as earlier versions wrote it
+        with pytest.raises(ValueError, match=rf"^{re.escape(str(tmp_path))}/config.json: [^\n]*$"):
+            load_config(tmp_path)
+    assert len(changed) > 20
+
+
+@pytest.mark.parametrize(
+    "value", [10**400, -(10**400), float("inf"), float("nan"), "1", None, True, [1.0]], ids=lambda value: str(value)[:8]
+)
+def test_a_value_that_is_no_number_is_refused(value):
+    assert describe_invalid(value, float) == "a number"
+    assert not describe_invalid(1e300, float)
+
+
+def test_a_config_that_is_nested_too_deeply_is_refused(tmp_path):
+    for levels in (90, 101, 900, 100_000):
+        (tmp_path / "config.json").write_text('{"type":' * levels + "1" + "}" * levels)
+        with pytest.raises(ValueError, match="is not known" if levels < 100 else "damaged .*, allowed: the file"):
+            load_config(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,18 @@ def decode_speed(found: Measurement) -> str:
     return f"JAX {found.facts['jax']}.\n\n{grid(['tokens', *names], rows)}"
 
 
+def checksums(found: Measurement) -> str:
+    """One row per kind of checksum, and the time until a token file is open."""
+    facts = found.facts
+    heads = ["checksum of", "CPU microseconds", "share of a step"]
+    rows = [[r["what"], f"{r['seconds'] * 1e6:.1f}", f"{r['share']:.3%}"] for r in apart(facts)]
+    opened = (
+        f"A token file of {facts['bytes'] / 1e9:g} GB is open after {facts['open_seconds'] * 1e3:.0f} ms, and its "
+        f"first document is read after {facts['first_document_seconds'] * 1e3:.0f} ms."
+    )
+    return f"A step takes {facts['step_seconds'] * 1e3:.0f} ms of CPU time. {opened}\n\n{grid(heads, rows)}"
+
+
 def product_key_steps(found: Measurement) -> str:
     """One row per number of slots and form of Adam."""
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in found.facts["settings"].items())
@@ -412,6 +424,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "neighbor_tasks": neighbor_tasks,
     "decode_speed": decode_speed,
     "product_key_steps": product_key_steps,
+    "checksums": checksums,
     "costs": costs,
     "memory_costs": memory_costs,
     "replay": replay,
