@@ -175,11 +175,9 @@ def _saved_tokenizer(request: RunRequest) -> Any:
     """Returns the tokenizer in the directory of a run, or before it begins that of the run in `training.init_from`, if
     the run takes it. None makes the tokenizer that the configuration describes.
     """
-    if request.path.exists() and has_tokenizer(
-        request.path / TOKENIZER
-    ):  # a kill may have left one without its last file
-        return open_tokenizer(request.path)
-    return tokenizer_of_start(request.config)
+    # A kill may have left a tokenizer without its last file, which is then as if it were not there.
+    is_kept = request.path.exists() and has_tokenizer(request.path / TOKENIZER)
+    return open_tokenizer(request.path) if is_kept else tokenizer_of_start(request.config)
 
 
 def _report_notes(lines: Iterable[str], config: Config, report: Report) -> None:
