@@ -277,7 +277,8 @@ plt.show()
 # %%
 start = 'generate --run runs/smollm2 --greedy --max-tokens 40 --prompt "import unittest\n\nclass "'
 command(start)
-command(f"{start} --datastore store_code")
+values = f"--knn-weight {best.interpolation_weight} --knn-temperature {best.temperature}"
+command(f"{start} --datastore store_code {values}")
 
 # %% [markdown]
 # ## A task
