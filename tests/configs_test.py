@@ -171,7 +171,7 @@ def test_every_model_can_be_built(name, variant):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(p.stem, marks=[] if p.stem == DEFAULT_RUN else pytest.mark.slow) for p in FILES]
+    "name", [pytest.param(p.stem, marks=pytest.mark.laws if p.stem == DEFAULT_RUN else pytest.mark.slow) for p in FILES]
 )
 def test_the_smoke_variant_trains(name, tmp_path, monkeypatch):
     from memjax.lifelong import train

@@ -39,27 +39,34 @@ def check_annotations(target: Any) -> Any:
         if dataclasses.is_dataclass(target) and "__init__" in vars(target):
             target.__init__ = check_annotations(target.__init__)
         return target
-    hints = _resolve_annotations(target)
-    return _with_checks(target, hints) if hints else target
+    return _check_calls(target) if target.__annotations__ else target
 
 
-def _with_checks(function: Callable[..., Any], hints: dict[str, Any]) -> Callable[..., Any]:
-    copy = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, hints
-    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
-    checked = TYPE_CHECKER(copy)
-    sizes = SIZES_OF_A_CALL if any(map(_has_axes, hints.values())) else contextlib.nullcontext()
+def _check_calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.cache  # Most functions are called by few tests.
+    def make_check() -> tuple[Any, Callable[..., Any]]:
+        hints = _resolve_annotations(function)
+        has_axes = any(map(_has_axes, hints.values()))
+        return SIZES_OF_A_CALL if has_axes else contextlib.nullcontext(), TYPE_CHECKER(_copy(function, hints))
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         if jaxtyping.config.jaxtyping_disable:
             return function(*arguments, **options)
+        sizes, checked = make_check()
         with sizes:
             return checked(*arguments, **options)
 
     return call
+
+
+def _copy(function: Callable[..., Any], hints: dict[str, Any]) -> Callable[..., Any]:
+    """Returns a copy of a function with other annotations."""
+    parts = function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    copy = types.FunctionType(*parts)
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, hints
+    copy.__qualname__, copy.__module__ = function.__qualname__, function.__module__
+    return copy
 
 
 def _has_axes(hint: Any) -> bool:

@@ -78,13 +78,11 @@ def check_arguments(
     Raises:
       ValueError: An argument does not fit its annotation. The error names the argument.
     """
-    signature, layouts, words = _annotations(function)
+    names, layouts, words = _annotations(function)
     if not layouts and not words:
         return
-    try:
-        arguments = signature.bind(*args, **kwargs).arguments
-    except TypeError:
-        return  # the call itself raises the error
+    # Where an argument is missing or too many, the call itself raises the error.
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     for name, allowed in words.items():
         if name in arguments and arguments[name] not in allowed:
             raise ValueError(f"{name}: given {arguments[name]!r}, allowed: one of {_join_words(allowed)}")
@@ -161,9 +159,9 @@ def _iterate_arrays(
 
 
 @functools.cache
-def _annotations(function: Callable) -> tuple[inspect.Signature, dict[str, _ArrayHint], dict[str, tuple[Any, ...]]]:
-    """Returns the signature of a function, what its annotations say of every argument that is an array, and the allowed
-    words of every argument with a `Literal`.
+def _annotations(function: Callable) -> tuple[tuple[str, ...], dict[str, _ArrayHint], dict[str, tuple[Any, ...]]]:
+    """Returns the names of the arguments of a function, what its annotations say of every argument that is an array,
+    and the allowed words of every argument with a `Literal`.
     """
     try:
         hints = {name: hint for name, hint in typing.get_type_hints(function).items() if name != "return"}
@@ -176,7 +174,7 @@ def _annotations(function: Callable) -> tuple[inspect.Signature, dict[str, _Arra
         if options
     }
     return (
-        inspect.signature(function),
+        tuple(inspect.signature(function).parameters),
         layouts,
         {name: words for name, hint in hints.items() if (words := _words(hint))},
     )

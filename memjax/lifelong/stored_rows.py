@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax.lifelong.policies import CandidateRows
-from memjax.memory.state_trees import is_array_like
+from memjax.memory.state_trees import describe_kind, is_array_like, kind_of
 from memjax.typing import Batch
 
 
@@ -112,10 +112,9 @@ def _check_rows(stored: Any, rows: Any) -> int:
     Raises:
       ValueError: Other arrays, shapes or dtypes, or arrays with different numbers of rows.
     """
-    if is_array_like(rows) != is_array_like(stored) or not (is_array_like(stored) or type(rows) is type(stored)):
-        rows_text = "None" if rows is None else type(rows).__name__
-        allowed = "an array" if is_array_like(stored) else type(stored).__name__
-        raise ValueError(f"rows: given {rows_text}, allowed: {allowed}, as init_memory was given")
+    if kind_of(rows) is not kind_of(stored):
+        allowed = f"{describe_kind(stored)}, as init_memory was given"
+        raise ValueError(f"rows: given {describe_kind(rows)}, allowed: {allowed}")
     have = {name: _describe_array(leaf, ("rows", *leaf.shape[1:])) for name, leaf in _leaves(stored).items()}
     offered = _leaves(rows)
     for name in {**have, **offered}:

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from memjax.functional.shapes import array_arguments, check_arguments
-from memjax.memory.state_trees import is_array_like, leaves_and_axes
+from memjax.memory.state_trees import describe_kind, is_array_like, kind_of, leaves_and_axes
 from memjax.settings.ranges import describe_invalid
 from memjax.typing import Mask
 
@@ -186,9 +186,8 @@ def _compare_trees(tree: Any, expected: Any, path: str = "") -> tuple[str, str, 
     """Returns where a tree first differs from an expected one, what is given there, and what is allowed. None if they
     have the same classes and shapes.
     """
-    if is_array_like(tree) != is_array_like(expected) or not (is_array_like(expected) or type(tree) is type(expected)):
-        name = lambda node: "an array" if is_array_like(node) else type(node).__name__
-        return path, name(tree), name(expected)
+    if kind_of(tree) is not kind_of(expected):
+        return path, describe_kind(tree), describe_kind(expected)
     if is_array_like(expected):
         return None if tree.shape == expected.shape else (path, f"shape {tree.shape}", str(expected.shape))
     parts, others = (

@@ -95,6 +95,16 @@ def state_names(state: Any) -> Any:
     return _state_names(state, layers=0, axes=None)
 
 
+def kind_of(node: Any) -> type:
+    """Returns the class of a node of a tree: `jax.Array` for an array, or the shape and dtype of one."""
+    return jax.Array if is_array_like(node) else type(node)
+
+
+def describe_kind(node: Any) -> str:
+    """Returns the words for the class of a node in messages: 'an array', 'None', or the name of its class."""
+    return "an array" if is_array_like(node) else "None" if node is None else type(node).__name__
+
+
 def is_array_like(node: Any) -> bool:
     """Returns whether a node of a tree is an array, or the shape and dtype of one."""
     return hasattr(node, "shape") and hasattr(node, "dtype")

@@ -13,6 +13,7 @@ import numpy as np
 
 from memjax import config as settings
 from memjax.memory.adapters import ADAPTER, EARLIER, AdaptableMatrix, Adapters, merge_low_rank
+from memjax.memory.layer_parts import Residual
 from memjax.models.gate import GATE, GATE_ENCODER
 from memjax.models.interface import Model
 from memjax.models.transformer import Layer
@@ -113,7 +114,7 @@ def _adapt_layer(
     """Returns a layer with adapters. Adds to `paths` the path of each matrix that can have one, and whether it has."""
     parts: dict[str, Any] = {name: getattr(layer, name) for name in PARTS}
     for name, part in parts.items():
-        matrices = getattr(part, "adaptable_matrices", tuple)()
+        matrices = _matrices_of(part)
         if not matrices and name == "attention" and is_chosen and settings.ALL_LINEAR in targets:
             kind = type(part).__name__
             allowed = "targets in feed_forward/, or an attention whose matrices can have adapters"
@@ -165,11 +166,16 @@ def is_trained_with_adapters(path: str, lora: settings.LoRA) -> bool:
     return is_adapter(path) or is_of_task or any(is_part(name, path) for name in lora.fully_trained)
 
 
+def _matrices_of(part: Any) -> tuple[AdaptableMatrix, ...]:
+    """Returns the matrices of a part of a layer that can have adapters."""
+    return part.adaptable_matrices() if isinstance(part, Residual) else ()
+
+
 def layer_matrices(layers: Sequence[Layer]) -> Iterator[LayerMatrix]:
     """Yields every matrix of layers that can have an adapter, layer by layer."""
     for index, layer in enumerate(layers):
         for part in PARTS:
-            for parameter in getattr(getattr(layer, part), "adaptable_matrices", tuple)():
+            for parameter in _matrices_of(getattr(layer, part)):
                 for name in parameter.names:
                     yield LayerMatrix(f"stack/layer_{index:02d}/{part}", parameter, name)
 

@@ -86,6 +86,11 @@ def warnings(config: Config) -> list[str]:
     return [line for path, part in iterate_settings(config) for line in part.warnings(path, config)]
 
 
+def has_field(settings: Any, name: str) -> bool:
+    """Returns whether settings have a field `name`, whose value can be chosen. A fact of their class is no field."""
+    return any(field.name == name for field in dataclasses.fields(settings))
+
+
 def require(condition: bool, field: str, given: object, allowed: str) -> None:
     """Raises `ValueError` unless `condition` holds. The line of the error has the path of the field, the value that is
     given, and a text that says what is allowed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memjax.settings.checks import Settings, require, require_layers
+from memjax.settings.checks import Settings, has_field, require, require_layers
 from memjax.settings.ranges import Number, Positive, Share
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class LoRA(Settings):
         if not self.rank:
             return
         kind, model = type(config.model).__name__, config.model
-        has_layers = model.reads == "tokens" and hasattr(model, "attention") and not model.translates
+        has_layers = model.reads == "tokens" and has_field(model, "attention") and not model.translates
         allowed = f"0 with {kind}; adapters need a language model or a text encoder made of layers"
         require(has_layers, f"{field}rank", self.rank, allowed)
         require(bool(self.targets), f"{field}targets", self.targets, "one part of a path or more")

@@ -175,7 +175,7 @@ def _without_memory(config: Config, name: str) -> Config:
     """
     model, task = config.model, config.task
     reads_documents = model.reads == "tokens" and not model.translates and model.memory_facts.is_causal
-    if not reads_documents or task.is_generative or getattr(task, "fixed_length_examples", False):
+    if not reads_documents or task.is_generative or task.fixed_length_examples:
         reads = type(config.task).__name__
         raise UsageError(
             f"--memory-kind: given {name} with {config.name}, whose task {reads} has no documents of several segments, "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memjax.settings.adapter_methods import OLoRA, TaskAdapters
-from memjax.settings.checks import require
+from memjax.settings.checks import has_field, require
 from memjax.settings.generation import LAMOL
 from memjax.settings.growth import ELLE, ProgressiveNetwork
 from memjax.settings.meta import ANML, MAML, OML, MetaMbPA
@@ -88,7 +88,7 @@ def _take_small_batches(config: Config) -> Config:
 
 def _separate_layers(config: Config) -> Config:
     """Returns the config with a model whose layers are not scanned, so that every one of a column stands alone."""
-    scans = hasattr(config.model, "scan_layers")
+    scans = has_field(config.model, "scan_layers")
     return replace(config, model=replace(config.model, scan_layers=False)) if scans else config
 
 
@@ -113,14 +113,17 @@ def _slow_down(config: Config) -> Config:
 
 
 def _add_gate(config: Config) -> Config:
-    """Returns the config with a gate on the input of the head, whose hidden layer has the width of the model."""
+    """Returns the config with a gate on the input of the head, whose hidden layer has the width of a text encoder.
+    Unchanged for a model that can have no gate.
+    """
     model, facts = config.model, config.model.memory_facts
-    if facts is model and hasattr(model, "gate_dim"):
-        return _take_small_batches(replace(config, model=replace(model, gate_dim=model.gate_dim or 256)))
-    if hasattr(facts, "gate_dim"):
-        gated = replace(facts, gate_dim=facts.gate_dim or model.dim)
-        return _take_small_batches(replace(config, model=replace(model, attention=gated)))
-    return config
+    if not has_field(facts, "gate_dim"):
+        return config
+    if facts is model:
+        gated = replace(model, gate_dim=model.gate_dim or 256)
+    else:
+        gated = replace(model, attention=replace(facts, gate_dim=facts.gate_dim or model.dim))
+    return _take_small_batches(replace(config, model=gated))
 
 
 def _compare_classes(config: Config, **values: Any) -> Config:

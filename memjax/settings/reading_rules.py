@@ -4,6 +4,7 @@ import codecs
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from memjax.settings.checks import has_field
 from memjax.settings.ranges import Encoding, describe_invalid
 
 __all__ = ["ReadingRules", "check_encoding", "held_out_shares", "reading_rules_of"]
@@ -52,8 +53,8 @@ def reading_rules_of(source: Any) -> ReadingRules:
     """Returns the `ReadingRules` that the settings of a source contain, such as its encoding. Default rules where they
     have no such fields.
     """
-    names = [field.name for field in fields(ReadingRules)]
-    return ReadingRules(**{name: getattr(source, name) for name in names if hasattr(source, name)})
+    names = [field.name for field in fields(ReadingRules) if has_field(source, field.name)]
+    return ReadingRules(**{name: getattr(source, name) for name in names})
 
 
 def held_out_shares(source: Any) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class Task(Settings):
         `made_by`.
       needs_text_encoder: Whether the task needs a text encoder, which sees whole texts.
       is_generative: Whether the model answers by generating text, with ids of the vocabulary that mark tasks.
+      fixed_length_examples: Whether documents are examples of one segment each.
       prompt: Place of the learned prompt in texts. 'none' for no prompt.
       content: Kind of content of the sources that hold examples of the task, one of `Source.content_types`. '' for a
         task on documents.
@@ -60,6 +61,7 @@ class Task(Settings):
     made_for: ClassVar[Mapping[str, str]] = {}
     needs_text_encoder = False
     is_generative = False
+    fixed_length_examples = False
     prompt = "none"
     file_source: ClassVar[type[LabelledFile] | type[Squad] | type[TextFiles] | None] = None
     num_classes = 0

@@ -28,7 +28,7 @@ from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import UNSEEN_SCORE, ClassificationHead, TaskHead
 from memjax.models.similarity_head import SimilarityHead
 from memjax.models.token_bag import BayesHead
-from memjax.settings.reading_rules import ReadingRules
+from memjax.settings.reading_rules import ReadingRules, reading_rules_of
 from memjax.tasks.choices import GroupMeasure
 from memjax.tasks.interface import (
     Query,
@@ -168,7 +168,7 @@ class ClassificationTask(Task):
             return [Query(line) for line in read_text(path).splitlines() if line.strip()]
         data, stream = self.config.data, self.config.lifelong
         sources = [task.source for task in stream.tasks] if stream else [data.source]
-        rules = ReadingRules(escapes=getattr(sources[0], "escapes", "resolved"))
+        rules = ReadingRules(escapes=reading_rules_of(sources[0]).escapes)
         return [Query(row.to_text(data.source.row_text == "title_and_text")) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, queries: Sequence[Query], data: Datasets) -> Examples:

@@ -151,7 +151,7 @@ def test_weights_at_the_ends_and_no_neighbors_are_exact():
     np.testing.assert_array_equal(at(0.0, NEIGHBORS), own)
     np.testing.assert_array_equal(at(0.9, none), own)
     np.testing.assert_array_equal(at(0.9, {}), own)  # not searched yet
-    whole = at(1.0, NEIGHBORS)
+    whole = forward(add_mixtures(plain, KNNMemory(interpolation_weight=1.0)), variables, NEIGHBORS)[1]
     recalled = read(NEIGHBORS["knn_distances"], NEIGHBORS["knn_values"], interpolation_weight=1.0)
     some = np.asarray(recalled.weight) > 0
     weights = np.exp(recalled.scores)[some]

@@ -152,7 +152,7 @@ def test_a_reader_without_output_is_no_reader():
 
 @pytest.mark.parametrize("write_chunk_size", [pytest.param(1, marks=pytest.mark.laws), 2])
 def test_slots_that_are_written_in_chunks_are_the_same(write_chunk_size):
-    xs, real = random(3, 3, ROWS, LENGTH, DIM), jnp.array([[True] * LENGTH, [True] + [False] * (LENGTH - 1)])
+    xs, real = random(3, 2, ROWS, LENGTH, DIM), jnp.array([[True] * LENGTH, [True] + [False] * (LENGTH - 1)])
 
     def loss(p, module):
         state, total = module.init_state(ROWS, jnp.float64), 0.0

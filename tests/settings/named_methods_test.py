@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memjax.config import MethodKind
+from memjax.config import MethodKind, Model, Rotary
 from memjax.settings.checks import validate
 from memjax.settings.named_methods import METHODS, make_method_settings, with_method
 from memjax.settings.overrides import UsageError, load_config
@@ -44,6 +44,13 @@ def test_a_model_that_grows_does_so_before_every_task_but_the_first():
     assert config.lifelong.method.dim_per_task == (160, 192, 224, 256)
     with pytest.raises(ValueError, match="model: given 'TokenBag', allowed: .* which grow"):
         with_method(load_config("lifelong_text", "bag"), "elle")
+
+
+def test_a_model_without_a_gate_is_refused_in_a_line():
+    config = load_config("lifelong_text", "encoder")
+    config.model = Model(attention=Rotary())
+    with pytest.raises(ValueError, match="model.gate_dim: given 0, allowed: 1 or more with ANML"):
+        validate(with_method(config, "anml"))
 
 
 def test_mistakes():

@@ -211,7 +211,7 @@ def test_a_search_takes_the_best_rate_and_is_kept_beside_its_recipe(tmp_path, mo
     assert commands[-1][commands[-1].index("--training.schedule.learning-rate") + 1] == "0.1"
     assert [file.name for file in (tmp_path / "book" / "curves").iterdir()] == ["sorting.jsonl.xz"]
     pages.write(book)
-    assert "## Learning-rate search" in (tmp_path / "book" / "tables" / "r.md").read_text()
+    assert "## Learning-rate search" in (tmp_path / "book" / "tables" / "sorting.md").read_text()
 
 
 OWN_MODEL = [name for name, recipe in RECIPES.items() if "--from" not in recipe.arguments.split()]

@@ -346,7 +346,16 @@ def _spread(items: list[int], count: int) -> list[int]:
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    if not file.exists():
+        return []
+    facts = file.stat()
+    return _read_version(file, (facts.st_ino, facts.st_mtime_ns, facts.st_size))
+
+
+@functools.lru_cache(maxsize=4)  # Every page asks for all runs.
+def _read_version(file: Path, version: tuple[int, ...]) -> list[dict[str, Any]]:
+    del version
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def _read_compressed(file: Path) -> list[dict[str, Any]]:
