@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 import types
 from collections.abc import Iterable, Sequence
@@ -124,12 +125,18 @@ class WordPieceTokenizer:
         """
         import tokenizers
 
-        tokenizer = _make_bert_tokenizer(lowercase, {})
-        trainer = tokenizers.trainers.WordPieceTrainer(
-            vocab_size=vocab_size, special_tokens=list(SPECIAL), show_progress=False
-        )
+        tokenizer, texts = _make_bert_tokenizer(lowercase, {}), list(texts)
+        # The trainer numbers the letters inside words in a random order, and so chooses between pieces that are as
+        # frequent. Named beforehand, they have an order.
+        normalize, split = tokenizer.normalizer.normalize_str, tokenizer.pre_tokenizer.pre_tokenize_str
+        letters = sorted({letter for text in texts for letter in normalize(text)})
+        inside_words = [f"##{letter}" for letter in letters if len(split(normalize(f"{letter}{letter}"))) == 1]
+        first = [*SPECIAL, *inside_words]
+        trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=first, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
-        return cls(content=tokenizer.to_str())
+        content = json.loads(tokenizer.to_str())
+        content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in SPECIAL]
+        return cls(content=json.dumps(content))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the tokenizer to a `tokenizer.json`."""

@@ -87,3 +87,15 @@ def test_the_longest_text_is_cut_first():
     assert [len(t) for t in truncate_texts(texts, 64)] == [9, 4]
     with pytest.raises(ValueError, match="segment_length: given 4, allowed: at least 5 for 2 texts"):
         truncate_texts(texts, 4)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_training_is_reproducible(lowercase):
+    """Many pieces are as frequent as others, and the size ends the choice among them."""
+    texts = ["Ada lives in Athens, unliveable", "Berlin delivers rivers to Cairo.", "東京 is liveable"] * 3
+    train = lambda: WordPieceTokenizer.train(texts, vocab_size=70, lowercase=lowercase)
+    tokenizers = [train() for _ in range(6)]
+    assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == 1 and tokenizers[0].vocab_size == 70
+    pieces = tokenizers[0]._tokenizer.get_vocab()
+    assert "##a" in pieces and "東" in pieces and not {"##.", "##,", "## ", "##東"} & {*pieces}
+    assert tokenizers[0].special_ids.tolist() == [0, 1, 2, 3, 4]
