@@ -46,9 +46,10 @@ def run(arguments: list[str]) -> int:
         raise UsageError(next(iter(left_out.values())))
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
-    for path, record in readable.items():
-        if record.finished is None:
-            print(f"{path}: not finished, it has no finished.json; the page shows what there is", file=sys.stderr)
+    for path in readable:
+        names = ("finished.json", "versions.json")
+        if absent := [name for name in names if not Path(path).expanduser().joinpath(name).exists()]:
+            print(f"{path} has no {' and no '.join(absent)}; the page shows what there is", file=sys.stderr)
     runs = [OpenedRun(path, **looked, record=record) for path, record in readable.items()]
     say = lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True)
     report = make_report(runs, only=only, over=over, say=say)

@@ -31,6 +31,7 @@ from memjax.data.translation import (
     SentencePairs,
     TokenizerWithEndToken,
 )
+from memjax.durable_files import DamagedError, file_checksum, read_json, write_json
 from memjax.settings.compatibility import saved_type
 from memjax.settings.pointers import import_by_name
 from memjax.settings.reading_rules import ReadingRules
@@ -215,10 +216,14 @@ def make_tokenizer(
         """Trains a tokenizer unless its file exists. `name` is that of its file, with {} for the hash of its texts."""
         texts = train()
         path = folder / name.format(_digest(texts.fingerprint))
+        report = progress or (lambda what, done, total: None)
+        if damage := _describe_damaged_tokenizer(path):
+            report(f"{damage}; the tokenizer is trained again", 0, 0)
+            path.unlink()
         if not path.exists():
-            report = progress or (lambda what, done, total: None)
             report("train the tokenizer", 0, 1)
             train_on(texts_without_names(texts), path)
+            write_json(_checksum_file(path), {"sha256": file_checksum(path)})
             report("train the tokenizer", 1, 1)
             trained = load(path)
             if trained.vocab_size < tokenizer.vocab_size:
@@ -227,6 +232,25 @@ def make_tokenizer(
         return load(path)
 
     return import_by_name(tokenizer.made_by)(tokenizer, train_once)
+
+
+def _checksum_file(path: Path) -> Path:
+    """Returns the path of the file with the checksum of a trained tokenizer."""
+    return path.with_name(f"{path.name}.checksum")
+
+
+def _describe_damaged_tokenizer(path: Path) -> str:
+    """Describes in a few words that the file of a trained tokenizer is not as it was written. '' for an intact one, for
+    none, and for one of an earlier version, which has no checksum.
+    """
+    if not path.exists():
+        return ""
+    try:
+        known = read_json(_checksum_file(path))
+    except DamagedError as error:
+        return str(error).partition(", allowed")[0]
+    is_intact = known is None or known["sha256"] == file_checksum(path)
+    return "" if is_intact else f"{path}: damaged (it is not what memjax wrote)"
 
 
 def vocab_size_from_settings(data: configs.Data) -> int:

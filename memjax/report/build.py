@@ -250,9 +250,8 @@ def collect_run_facts(run: OpenedRun) -> dict[str, Any]:
     facts["versions"] = ", ".join(f"{name} {newest[name]}" for name in shown if name in newest) or None
     if describe_generator(path):  # those of here are no fact of the run
         facts["random numbers"] = generator_of(path)
-    command = path / "command.txt"
-    if command.exists():
-        program, *rest = shlex.split(command.read_text(encoding="utf-8").strip().splitlines()[-1])
+    if "command" in newest:
+        program, *rest = shlex.split(newest["command"])
         facts["command"] = shlex.join([Path(program).name, *rest])
     return {name: value for name, value in facts.items() if value is not None}
 

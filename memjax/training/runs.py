@@ -4,7 +4,7 @@ A run directory has these files and folders:
 
     config.json      the resolved configuration
     command.txt      the command of every attempt
-    versions.json    versions and devices of every attempt
+    versions.json    command, versions and devices of every attempt
     metrics.jsonl    one line per log and evaluation
     data.json        the record of the data, see `memjax.training.run_data`
     tokenizer/       the tokenizer, see `memjax.data.saved_tokenizers`
@@ -158,9 +158,10 @@ class RunDirectory:
         """Records the command, versions and devices of this attempt, which starts after `step`."""
         if not self._writes:
             return
-        with (self.path / "command.txt").open("a", encoding="utf-8") as file:
-            file.write(shlex.join(sys.argv) + "\n")
-        attempt = {"attempt": self.attempt, "step": step, **versions()}
+        command = shlex.join(sys.argv)
+        with (self.path / "command.txt").open("a", encoding="utf-8") as file:  # for people, who may copy its lines
+            file.write(f"{command}\n")
+        attempt = {"attempt": self.attempt, "step": step, "command": command, **versions()}
         write_run_file(self.path / "versions.json", {"attempts": [*self._earlier, attempt]})
 
     def finish(self, step: int, results: dict[str, Any], *, log_lines: int = 0) -> None:

@@ -16,6 +16,7 @@ from memjax.cli import main
 from memjax.config import Spalm
 from memjax.durable_files import read_json, write_json
 from memjax.training.loop import StoppedBySignal
+from memjax.training.run_identity import write_run_file
 from memjax.training.run_versions import read_attempts
 from memjax.training.runs import config_to_dict, load_config
 
@@ -351,7 +352,7 @@ def test_a_verb_says_which_checkpoint_it_used(here, capsys):
     for file in newest.rglob("*"):
         if file.is_file():
             file.write_bytes(b"damaged")
-    write_json(here / "runs" / "kept" / "versions.json", [{"random_generator": "rbg"}])
+    write_run_file(here / "runs" / "kept" / "versions.json", {"attempts": [{"random_generator": "rbg"}]})
     capsys.readouterr()
     for verb, more in (("eval", []), ("generate", ["--max-tokens", "2"])):
         assert main([verb, "--run", "runs/kept", "--json", *more]) == 0
@@ -366,7 +367,7 @@ def test_a_verb_says_which_checkpoint_it_used(here, capsys):
 def test_a_run_says_that_it_goes_on_under_another_generator(here, capsys):
     shutil.copytree(here / "runs" / "tiny_default", here / "runs" / "again")
     (here / "runs" / "again" / "finished.json").unlink()
-    write_json(here / "runs" / "again" / "versions.json", [{"random_generator": "rbg"}])
+    write_run_file(here / "runs" / "again" / "versions.json", {"attempts": [{"random_generator": "rbg"}]})
     assert main([*TRAIN, "--name", "again"]) == 0
     assert "runs/again: made under another random number generator, rbg" in capsys.readouterr().err
     attempts = read_attempts(here / "runs" / "again")

@@ -88,6 +88,31 @@ def test_a_configuration_trains_it_once(tmp_path):
     assert make_tokenizer(configs.BytePairs(path=str(file)), Train, tmp_path).fingerprint == first.fingerprint
 
 
+def change_digit(file):
+    file.write_bytes(file.read_bytes().replace(b"1", b"2", 1))
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("damage", [change_digit, cut])
+@pytest.mark.parametrize("ending", ["json", "checksum"])
+def test_a_damaged_one_is_trained_again(tmp_path, damage, ending):
+    class Train(list):
+        fingerprint = "texts"
+
+    described, lines = configs.BytePairs(vocab_size=270), []
+    train = lambda: make_tokenizer(described, lambda: Train(TEXTS), tmp_path, progress=lambda *line: lines.append(line))
+    first, (file,) = train(), tmp_path.glob(f"byte-pairs-270-*.{ending}")
+    written, lines[:] = file.read_bytes(), []
+    damage(file)
+    assert train().fingerprint == first.fingerprint and file.read_bytes() == written
+    assert f"{file}: damaged" in lines[0][0] and "trained again" in lines[0][0]
+    file.with_suffix(".json").unlink() if ending == "json" else file.unlink()
+    assert train().fingerprint == first.fingerprint  # also one of an earlier version, without a checksum
+
+
 def test_bad_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="allowed: a tokenizer.json, or a folder with vocab.json and merges.txt"):
         BytePairTokenizer(tmp_path / "nothing")

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,13 +89,13 @@ def test_the_longest_text_is_cut_first():
         truncate_texts(texts, 4)
 
 
-def test_training_on_the_same_texts_gives_the_same_vocabulary_in_every_process():
-    texts = [" ".join(f"{first}{second}" for second in "zyxwvutsrq") for first in "abcdefghij"]
-    program = (
-        "from memjax.data.wordpiece import WordPieceTokenizer\n"
-        f"print(WordPieceTokenizer.train({texts!r}, vocab_size=70).fingerprint)"
-    )
-    run = lambda: subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    trained = WordPieceTokenizer.train(texts, vocab_size=70)
-    assert {run() for _ in range(3)} == {f"{trained.fingerprint}\n"}
-    assert trained.decode(trained.encode("az by")) == "az by"
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_training_is_reproducible(lowercase):
+    """Many pieces are as frequent as others, and the size ends the choice among them."""
+    texts = ["Ada lives in Athens, unliveable", "Berlin delivers rivers to Cairo.", "東京 is liveable"] * 3
+    train = lambda: WordPieceTokenizer.train(texts, vocab_size=70, lowercase=lowercase)
+    tokenizers = [train() for _ in range(6)]
+    assert len({tokenizer.fingerprint for tokenizer in tokenizers}) == 1 and tokenizers[0].vocab_size == 70
+    pieces = tokenizers[0]._tokenizer.get_vocab()
+    assert "##a" in pieces and "東" in pieces and not {"##.", "##,", "## ", "##東"} & {*pieces}
+    assert tokenizers[0].special_ids.tolist() == [0, 1, 2, 3, 4]

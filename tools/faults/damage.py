@@ -106,6 +106,7 @@ def try_damages(results: Results, folder: Path, *, only: str = "") -> None:
         make_subject(subject, template)
         files = written_files(template)
         for title, command in {**COMMANDS, **subject.commands}.items():
+            command = command._replace(words=command.words.format(subject=name))
             rows = {
                 f"{name}: {title}: {damage} {file}": (damage, file)
                 for file in files_of(command, files)

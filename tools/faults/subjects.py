@@ -125,6 +125,7 @@ def drop_volatile(value: Any) -> Any:
 PARTS = "curves,samples,streams,neighbors"
 """Parts of the page that read the files of a run. The others open the same ones and compile more."""
 COMMANDS = {
+    "train, new": Command("train --config jobs.py --variant {subject} --name new", lambda _: read_run("new"), ()),
     "train": Command("train --run runs/half", lambda _: read_run("half"), ("half",)),
     "train, finished": Command(
         "train --run runs/whole", lambda _: drop_volatile(read_finished("runs/whole")), ("whole",)
@@ -268,6 +269,7 @@ def make_subject(subject: Subject, folder: Path) -> None:
       folder: Folder to write to, which is created.
     """
     write_data(folder)
+    (folder / "jobs.py").write_text("from tools.faults.jobs import VARIANTS, get_config\n")
     with inside(folder):
         subject.prepare()
         for name, seed, stop in (("whole", 0, None), ("other", 1, None), ("half", 0, subject.stop)):
