@@ -17,11 +17,12 @@ STEADY = {"resident": 1000, "descriptors": 9, "threads": 4}
         (2000, {"resident": 1021}, ["resident: 1,000 after 1,000 steps, 1,021 after 2,000"]),
         (2000, {"resident": 979}, ["resident: 1,000 after 1,000 steps, 979 after 2,000"]),
         (2000, {"threads": 5}, ["threads: 4 after 1,000 steps, 5 after 2,000"]),
-        (2000, {"descriptors": 8}, ["descriptors: 9 after 1,000 steps, 8 after 2,000"]),
+        (2000, {"descriptors": 10}, ["descriptors: 9 after 1,000 steps, 10 after 2,000"]),
+        (2000, {"descriptors": 8, "threads": 3}, []),
         (900, {"threads": 5}, []),
     ],
 )
-def test_what_changes_after_the_first_thousand_steps_is_told(steps, changes, lines):
+def test_what_grows_after_the_first_thousand_steps_is_told(steps, changes, lines):
     samples = [{"steps": 1000, **STEADY}, {"steps": steps, **STEADY, **changes}]
     assert soak.describe_changes(sorted(samples, key=lambda sample: sample["steps"])) == lines
 

@@ -3,8 +3,8 @@
     python -m tools.measurements.saves [--rounds 7] [--steps 8]
 
 A run in one process takes turns: some steps without a checkpoint, the same number after a checkpoint that is written at
-once, and after one that a thread writes while training goes on. What is lost is the time of a turn beyond that of a
-turn without a checkpoint, as a share of the turn.
+once, and after one that a thread writes while training goes on. What is lost is the time in which training stands still
+for the save, as a share of the turn.
 """
 
 from __future__ import annotations
@@ -86,13 +86,11 @@ def measure(rounds: int, steps: int, dim: int, layers: int) -> list[dict[str, An
                 if number:  # the first round compiles
                     seconds[name].append(turn)
         run.close()
-    whole = {name: statistics.median(turn for turn, _ in turns) for name, turns in seconds.items()}
     return [
         {
             "mode": name,
-            "turn_seconds": whole[name],
+            "turn_seconds": statistics.median(turn for turn, _ in seconds[name]),
             "save_seconds": statistics.median(save for _, save in seconds[name]),
-            "lost_share": max(0.0, 1 - whole["none"] / whole[name]),
             "bytes": run.size,
         }
         for name in MODES
@@ -108,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = f"python -m tools.measurements.saves --rounds {options.rounds} --steps {options.steps}"
     about = (
         f"A checkpoint every {options.steps} steps of a model of {options.layers} layers, {options.dim} wide, 8 rows "
-        f"of 128 tokens. Medians of {options.rounds} turns. What is lost is the time beyond that of a turn without one."
+        f"of 128 tokens. Medians of {options.rounds} turns. What is lost is the time in which training stands still."
     )
     facts = {**together(rows), "jax": jax.__version__}
     pages.record(measured("saves", "small_model", facts, command=command, title=TITLE, about=about))
