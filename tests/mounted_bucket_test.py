@@ -124,16 +124,17 @@ def test_a_tokenizer_is_there_when_its_last_file_is(tmp_path, monkeypatch, numbe
     assert load_tokenizer(folder).fingerprint == words.fingerprint
 
 
-def make_run(workdir: Path) -> Experiment:
+def make_run(workdir: Path, in_background: bool) -> Experiment:
     schedule = Schedule(learning_rate=1e-2, warmup_steps=2)
-    training = Training(steps=9, log_every=3, checkpoint_every=3, evaluate_every=6, schedule=schedule)
+    every = {"log_every": 3, "checkpoint_every": 3, "evaluate_every": 6}
+    training = Training(steps=9, schedule=schedule, save_in_background=in_background, **every)
     data = Data(batch_size=ROWS, segment_length=LENGTH)
     config = Config(name="run", workdir=str(workdir), data=data, training=training, evaluation=Evaluation(batch_size=3))
     return Experiment(config, ToyModel(dropout=0.1), lambda split: toy_documents(), begin_token=0)
 
 
-def train_run(workdir: Path) -> None:
-    experiment = make_run(workdir)
+def train_run(workdir: Path, in_background: bool = False) -> None:
+    experiment = make_run(workdir, in_background)
     train(experiment.config, experiment=experiment)
 
 
@@ -148,7 +149,8 @@ def state_of(workdir: Path) -> tuple[int, dict[str, bytes], list[tuple[str, int]
 
 @pytest.mark.laws
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_run_goes_on_bit_for_bit_after_kills_on_a_mounted_bucket(tmp_path, monkeypatch):
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_run_goes_on_bit_for_bit_after_kills_on_a_mounted_bucket(tmp_path, monkeypatch, in_background):
     with monkeypatch.context() as patch:
         bucket = MountedBucket(patch)
         train_run(tmp_path / "expected")
@@ -160,8 +162,8 @@ def test_a_run_goes_on_bit_for_bit_after_kills_on_a_mounted_bucket(tmp_path, mon
         with monkeypatch.context() as patch:
             bucket = MountedBucket(patch, kill_at=kill_at)
             with pytest.raises(Killed):
-                train_run(workdir)
-        train_run(workdir)
+                train_run(workdir, in_background)
+        train_run(workdir, in_background)
         assert state_of(workdir) == expected, kill_at
         assert (workdir / "run" / "finished.json").exists()
 

@@ -162,6 +162,9 @@ class Training(Settings):
     """number of steps between checkpoints; 0 = only at the end and on a signal"""
     keep_checkpoints: Count = 2
     """number of newest checkpoints that are kept"""
+    save_in_background: bool = False
+    """whether training goes on while a checkpoint is written, from a copy of all arrays in the memory of the host; it
+    has no effect with several processes"""
     max_skipped_steps: Number = 100
     """number of successive skipped steps after which the run ends with an error; a step that is not finite is skipped
     and changes nothing; 0 = the run never ends for it"""

@@ -12,6 +12,7 @@ from memjax.data.batch_iterator import merge_positions
 from memjax.data.saved_tokenizers import fingerprint_of
 from memjax.tasks.interface import Task, make_task
 from memjax.training import processes
+from memjax.training.checkpoint_writer import CheckpointWriter
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.metrics import COUNT, MetricsFile, describe_missing_lines, describe_totals
 from memjax.training.progress import Event, describe_duration, describe_numbers
@@ -96,6 +97,9 @@ class RunLogger:
         keep = config.training.keep_checkpoints
         warn = lambda line: self.log_event("note", 0, line)
         self.checkpoints = Checkpoints(self.path / "checkpoints", keep=keep, on_warning=warn)
+        # Processes meet in barriers while they save, which must not cross those of training.
+        in_background = config.training.save_in_background and processes.num_processes() == 1
+        self._writer = CheckpointWriter(self.checkpoints, in_background=in_background)
         self._metrics = MetricsFile(self.path / "metrics.jsonl", directory.attempt)
         self._views: list[MetricsView] = []
         self._saved: int | None = None
@@ -109,6 +113,7 @@ class RunLogger:
 
     def close(self) -> None:
         """Closes the checkpoints and the views."""
+        self._writer.close()
         self.checkpoints.close()
         for view in self._views:
             view.close()
@@ -152,6 +157,7 @@ class RunLogger:
         """
         if self._saved == position.checkpoint_number:
             return
+        self._writer.wait()  # what is kept is not changed under a save
         if not skipped:
             self.checkpoints.kept = position.checkpoint_number
         streams = processes.gather_json(position.stream)
@@ -160,7 +166,7 @@ class RunLogger:
         extra |= {"tokenizer": self.fingerprint} if self.fingerprint else {}
         extra |= {COUNT: processes.broadcast_from_first(self._metrics.count() if processes.is_first() else 0)}
         extra |= {"skipped": dict(skipped), "sound": self.checkpoints.kept} if skipped else {}
-        self.checkpoints.save(position.checkpoint_number, tree(), extra=extra)
+        self._writer.save(position.checkpoint_number, tree(), extra=extra)
         self._saved = position.checkpoint_number
         self.log_event("checkpoint", position.step, f"step {position.step}: saved")
 
@@ -269,12 +275,14 @@ class RunLogger:
 
     def stopped(self, step: int) -> StoppedBySignal:
         """Reports that a signal ends the run and returns the exception to raise after everything is saved."""
+        self._writer.wait()
         stopped = StoppedBySignal(self.stop.value, step, self.path)
         self.log_event("stopped", step, str(stopped), {"signal": stopped.signal})
         return stopped
 
     def finish(self, step: int, results: dict[str, Any], text: str) -> None:
         """Marks the run as finished, writes its `results` to `finished.json`, and reports `text` to the user."""
+        self._writer.wait()
         self.directory.finish(step, results, log_lines=self._metrics.count() if processes.is_first() else 0)
         self.log_event("finished", step, f"{self.path}: finished, {text}", results)
 

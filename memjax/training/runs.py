@@ -48,9 +48,9 @@ __all__ = ["config_from_dict", "config_to_dict", "load_config", "run_path"]
 IGNORED = (
     *("name", "workdir", "data.cache_dir", "data.neighbors_dir", "lifelong.sources_dir"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.split_memory_by", "sharding.process_timeout"),
-    *("training.tensorboard", "training.wandb_project"),
+    *("training.tensorboard", "training.wandb_project", "training.save_in_background"),
 )
-"""Fields that may change when a run continues: locations of data and runs, sharding, and views of metrics."""
+"""Fields that may change when a run continues: locations of data and runs, sharding, views, and how it is saved."""
 STEPS = "training.steps"
 """Field that may grow when a run continues."""
 MEMORY_FIELDS = ("data.batch_size",)

@@ -51,7 +51,7 @@ MEASURED = {
     "lifelong_vectors": ("few_texts", "second_tasks"),
     "bench": ("note", "bench", "profile"),
     "replay": ("replay", "rematerialization"),
-    "costs": ("costs", "memory_costs", "checksums"),
+    "costs": ("costs", "memory_costs", "checksums", "saves"),
     "search": ("search",),
     "decode_speed": ("decode_speed",),
     "episodes": ("episodes",),

@@ -158,6 +158,21 @@ def checksums(found: Measurement) -> str:
     return f"A step takes {facts['step_seconds'] * 1e3:.0f} ms of CPU time. {opened}\n\n{grid(heads, rows)}"
 
 
+def saves(found: Measurement) -> str:
+    """One row per way to save checkpoints."""
+    heads = ["checkpoint", "seconds of a turn", "seconds of the save", "lost"]
+    rows = [
+        [
+            r["mode"],
+            f"{r['turn_seconds']:.2f}",
+            f"{r['save_seconds']:.3f}",
+            f"{r['save_seconds'] / r['turn_seconds']:.1%}",
+        ]
+        for r in apart(found.facts)
+    ]
+    return f"A checkpoint has {found.facts['bytes'] / MIB:.0f} MiB.\n\n{grid(heads, rows)}"
+
+
 def product_key_steps(found: Measurement) -> str:
     """One row per number of slots and form of Adam."""
     settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in found.facts["settings"].items())
@@ -425,6 +440,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "decode_speed": decode_speed,
     "product_key_steps": product_key_steps,
     "checksums": checksums,
+    "saves": saves,
     "costs": costs,
     "memory_costs": memory_costs,
     "replay": replay,
