@@ -26,54 +26,6 @@ from tools.faults.readers import try_inputs, try_reader
 
 PACKAGE = Path(__file__).parents[2] / "memjax"
 
-PARSERS = {
-    *("json.load", "json.loads", "csv.reader", "csv.DictReader", "np.load", "np.fromfile", "gzip.open", "bz2.open"),
-    *("lzma.open", "zipfile.ZipFile", "tarfile.open", "open rb"),
-}
-READER_FILES = {
-    # Foreign files.
-    "interop/gguf_files.py",
-    "data/array_files.py",
-    "data/content.py",
-    "data/file_contents.py",
-    "data/record_files.py",
-    "data/records.py",
-    # Files of memjax itself.
-    "data/annotations.py",
-    "data/checked_files.py",
-    "data/encoder_states.py",
-    "data/token_files.py",
-    "durable_files.py",
-    "lifelong/text_features.py",
-    "training/metrics.py",
-    # Values in memory: messages between processes, and values in the form that JSON gives them.
-    "data/batch_iterator.py",
-    "datastore/store.py",
-    "datastore/writer.py",
-    "planning/compile_ahead.py",
-    "planning/plan_cases.py",
-    "training/processes.py",
-    "typing.py",
-}
-"""Files of memjax that may call a parser, by what they read."""
-
-
-def calls_of_parsers(path: Path) -> set[str]:
-    """Names of the parsers that a file calls or hands on."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            names.add(f"{node.value.id}.{node.attr}")
-        if isinstance(node, ast.Call) and "open" in (getattr(node.func, "id", ""), getattr(node.func, "attr", "")):
-            modes = [*node.args, *(keyword.value for keyword in node.keywords)]
-            names |= {"open rb" for mode in modes if isinstance(mode, ast.Constant) and mode.value in ("rb", "br")}
-    return names & PARSERS
-
-
-def test_parsers_are_called_in_the_readers_alone():
-    calling = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if calls_of_parsers(path)}
-    assert calling == READER_FILES
-
 
 def subclasses(kind: type) -> list[type]:
     return [kind, *(found for child in kind.__subclasses__() for found in subclasses(child))]

@@ -22,15 +22,20 @@ import numpy as np
 
 from memjax import config
 from memjax.data import source_readers
+from memjax.data.annotations import target_shares
 from memjax.data.byte_pairs import BytePairTokenizer
 from memjax.data.corpora import enwik8
+from memjax.data.documents import Example, Examples
+from memjax.data.encoder_states import has_states
 from memjax.data.labelled_rows import find_labels
+from memjax.data.paths import digest
 from memjax.data.saved_tokenizers import load_tokenizer
 from memjax.data.sentencepiece_models import fit_sentencepiece
 from memjax.data.sources import SPLITS
 from memjax.data.tokenizers import SentencePieceTokenizer, WordTokenizer
 from memjax.data.word_vectors import read_word_vectors
 from memjax.data.wordpiece import WordPieceTokenizer
+from memjax.lifelong.text_features import cached_features
 
 __all__ = ["READERS", "Reader"]
 
@@ -413,6 +418,37 @@ INSTRUCTIONS = to_lines(
     [{"context": CONTEXT, "question": "What?", "answers": ["Paris"]}, {"question": "Why?", "answers": "so", "group": 1}]
 )
 
+NEIGHBORS = {"documents": "d", "store": "s", "sha256": "0", "neighbors": 2, "target_among": [0.5, 0.75]}
+"""description of the neighbours of a split"""
+
+
+class Described(Examples):
+    """An example that has states in a file."""
+
+    fingerprint = "x"
+
+    def __len__(self) -> int:
+        return 1
+
+    def example(self, index: int, /, epoch: int = 0) -> Example:
+        del epoch
+        return Example(np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1, np.float32), {})
+
+    def num_bytes(self, index: int, /) -> int:
+        return 1
+
+
+def described_features() -> dict[str, bytes]:
+    """A file of features with its description."""
+    about = {"fingerprint": f"f-{digest(['a', 'bcd'])[:16]}"}
+    return {"x.npy": to_npy(np.array([[1.0], [3.0]], np.float32)), "x.json": to_json(about)}
+
+
+def read_features(folder: Path) -> Any:
+    lengths = lambda texts: np.array([[len(text)] for text in texts], np.float32)
+    return np.asarray(cached_features(["a", "bcd"], lengths, path=f"{folder}/x.npy", fingerprint="f"))
+
+
 READERS: dict[str, Reader] = {
     # Sources, by the names of their settings.
     "TextFiles": source(lambda path: config.TextFiles(path=path), texts),
@@ -520,6 +556,12 @@ READERS: dict[str, Reader] = {
     "Transformer-XL's words": tokenizer("xl", folder_tokenizer(config.Words())),
     "tokenizer of a run": tokenizer("saved", load_tokenizer),
     "cached neighbours": Reader(lambda: {"x.npz": to_npz(**neighbor_arrays())}, read_cached_neighbors),
+    "neighbours of splits": Reader(lambda: {"train.json": to_json(NEIGHBORS)}, target_shares),
+    "states of layers": Reader(
+        lambda: {"x-layer1.json": to_json({"encoder": "e"})},
+        lambda folder: has_states(Described(), folder, 1),
+    ),
+    "features of texts": Reader(described_features, read_features),
     "scores of the demonstration": Reader(demonstration, read_demonstration),
     "queries": Reader(lambda: {"queries.npy": to_npy(np.zeros((3, 4), np.float32))}, read_queries),
 }
