@@ -191,8 +191,8 @@ def _further_characters(tokenizer: Any, texts: Iterable[str]) -> list[str]:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(tokenizer.normalizer.normalize_str(text))
-    inside = [char for char in counts if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{char}")) == 1]
-    inside = [char for char in inside if not char.isspace()]
+    words = lambda text: tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+    inside = [char for char in counts if not char.isspace() and len(words(f"{char}{char}")) == 1]
     chosen = sorted(inside, key=lambda char: (-counts[char], char))[:MOST_CHARACTERS]
     return [f"##{char}" for char in sorted(chosen)]
 

@@ -28,6 +28,7 @@ from memjax.data.wordpiece import join_texts, truncate_texts
 from memjax.models.heads import UNSEEN_SCORE, ClassificationHead, TaskHead
 from memjax.models.similarity_head import SimilarityHead
 from memjax.models.token_bag import BayesHead
+from memjax.settings.checks import has_field
 from memjax.settings.reading_rules import ReadingRules, reading_rules_of
 from memjax.tasks.choices import GroupMeasure
 from memjax.tasks.interface import (
@@ -168,8 +169,10 @@ class ClassificationTask(Task):
             return [Query(line) for line in read_text(path).splitlines() if line.strip()]
         data, stream = self.config.data, self.config.lifelong
         sources = [task.source for task in stream.tasks] if stream else [data.source]
-        rules = ReadingRules(escapes=reading_rules_of(sources[0]).escapes)
-        return [Query(row.to_text(data.source.row_text == "title_and_text")) for row in read_rows(path, rules=rules)]
+        # Published files have escapes, and their settings no field that says so.
+        is_own, titled = has_field(sources[0], "escapes"), data.source.row_text == "title_and_text"
+        rules = ReadingRules(escapes=reading_rules_of(sources[0]).escapes if is_own else "resolved")
+        return [Query(row.to_text(titled)) for row in read_rows(path, rules=rules)]
 
     def examples_of(self, queries: Sequence[Query], data: Datasets) -> Examples:
         """Turns queries, texts or pairs of texts, into examples for the model. Their class is unknown and set to 0."""
