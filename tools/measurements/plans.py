@@ -33,6 +33,11 @@ HOSTS: dict[str, list[str]] = {
     f"llama3_8b_{name}": f"--config llama_scale {options} --vocab-size 128256".split()
     for name, options in {
         "lora_v6e_8k": "--topology v6e:2x4 --sweep memory_length=8192",
+        "lora_v6e_64k": "--topology v6e:2x4 --sweep memory_length=65536",
+        "lora_v5p_8k": "--topology v5p:2x2x1 --sweep memory_length=8192",
+        "lora_v5p_64k": "--topology v5p:2x2x1 --sweep memory_length=65536",
+        "full_v5p_8k": "--variant full --topology v5p:2x2x1 --sweep memory_length=8192",
+        "full_v6e_8k": "--variant full --topology v6e:4x4 --sweep memory_length=8192",
     }.items()
 }
 """name -> options of `memjax plan` for Llama 3 8B, with adapters or trained whole"""
