@@ -101,7 +101,6 @@ JOBS: Mapping[str, Job] = {
     **{f"data, {tokenizer}": data_job(tokenizer) for tokenizer in TOKENIZERS},
     "store": Job(f"datastore build {STORE} --shards 2", lambda: read_store("stores/train"), prepare_keys),
     "cached neighbours": Job(f"{NEIGHBORS} train", lambda: hash_files("data/neighbors"), prepare_store),
-    "index": Job("datastore index --path stores/train", lambda: hash_files("stores/train/indices"), prepare_store),
 }
 """name -> a command that is interrupted"""
 
