@@ -17,9 +17,8 @@ import numpy as np
 
 from memjax.data.content import file_sha256
 from memjax.data.documents import Example, Examples
-from memjax.data.reader_errors import reading
 from memjax.data.tokenizers import write_then_rename
-from memjax.durable_files import read_json, write_json
+from memjax.durable_files import DamagedError, read_json, write_json
 
 __all__ = ["has_states", "attach_encoder_states", "write_states"]
 
@@ -101,8 +100,12 @@ def has_states(examples: Examples, folder: str | Path, first: int, encoder: str 
     description_file = _file(examples, folder, first).with_suffix(".json")
     if not description_file.is_file():
         return False
-    with reading(description_file, "the description of encoder states"):
-        stored_encoder = read_json(description_file)["encoder"]
+    description = read_json(description_file)
+    if not isinstance(description, dict) or "encoder" not in description:
+        raise DamagedError(
+            f"{description_file}: damaged (it names no encoder), allowed: the file written there; remove it"
+        )
+    stored_encoder = description["encoder"]
     if encoder not in ("", stored_encoder):
         raise ValueError(
             f"data.encoder_states_dir: given {str(folder)!r} with states of {stored_encoder}, allowed: those of "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import types
 from collections.abc import Iterable, Sequence
@@ -134,9 +133,7 @@ class WordPieceTokenizer:
         first = [*SPECIAL, *inside_words]
         trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=first, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
-        content = json.loads(tokenizer.to_str())
-        content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in SPECIAL]
-        return cls(content=json.dumps(content))
+        return cls(content=_make_bert_tokenizer(lowercase, tokenizer.get_vocab()).to_str())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the tokenizer to a `tokenizer.json`."""
