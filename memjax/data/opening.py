@@ -31,7 +31,7 @@ from memjax.data.translation import (
     SentencePairs,
     TokenizerWithEndToken,
 )
-from memjax.durable_files import DamagedError, file_checksum, read_json, write_json
+from memjax.durable_files import PARTIAL, DamagedError, file_checksum, read_json, write_json
 from memjax.settings.compatibility import saved_type
 from memjax.settings.pointers import import_by_name
 from memjax.settings.reading_rules import ReadingRules
@@ -222,8 +222,10 @@ def make_tokenizer(
             path.unlink()
         if not path.exists():
             report("train the tokenizer", 0, 1)
-            train_on(texts_without_names(texts), path)
-            write_json(_checksum_file(path), {"sha256": file_checksum(path)})
+            partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+            train_on(texts_without_names(texts), partial)
+            write_json(_checksum_file(path), {"sha256": file_checksum(partial)})  # before: no tokenizer is without it
+            partial.replace(path)
             report("train the tokenizer", 1, 1)
             trained = load(path)
             if trained.vocab_size < tokenizer.vocab_size:

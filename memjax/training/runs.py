@@ -359,16 +359,16 @@ def load_config(path: Path | str, *, accepts_edits: bool = False) -> Config:
     advice = (
         f"allowed: the file that was written there; after an edit by hand: memjax doctor --files {path} --accept-config"
     )
-    value = read_json(path / "config.json", advice=advice, compare=not accepts_edits)
-    if value is None:
+    settings = read_json(path / "config.json", advice=advice, compare=not accepts_edits)
+    if settings is None:
         raise ValueError(
             f"{path}: no run directory (it has no config.json), allowed: a directory made by `memjax train`"
         )
-    if isinstance(value, dict):
-        value.pop(NAME, None)
+    if isinstance(settings, dict):
+        settings.pop(NAME, None)
     try:
-        import_kinds(value, path)
-        config = config_from_dict(value)
+        import_kinds(settings, path)
+        config = config_from_dict(settings)
         if not isinstance(config, Config):
             raise ValueError(f"config: given {type(config).__name__}, allowed: a Config")
         check_fields(config)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from memjax.config import BytePairs, Config, SentencePiece, WordPiece, Words
 from memjax.datastore.store import Store
+from memjax.durable_files import PARTIAL
 from tools.faults.subjects import (
     NEIGHBORS,
     STORE,
@@ -70,8 +71,9 @@ def get_config(variant: str) -> Config:
 
 
 def hash_files(folder: str) -> Any:
-    """Returns the hash of every file below a folder by its path, without locks and times."""
+    """Returns the hash of every file below a folder by its path, without locks and what a kill has left of a file."""
     files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file() and path.name != ".lock"]
+    files = [path for path in files if path.suffix != PARTIAL]
     return {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -99,7 +101,6 @@ JOBS: Mapping[str, Job] = {
     **{f"data, {tokenizer}": data_job(tokenizer) for tokenizer in TOKENIZERS},
     "store": Job(f"datastore build {STORE} --shards 2", lambda: read_store("stores/train"), prepare_keys),
     "cached neighbours": Job(f"{NEIGHBORS} train", lambda: hash_files("data/neighbors"), prepare_store),
-    "index": Job("datastore index --path stores/train", lambda: hash_files("stores/train/indices"), prepare_store),
 }
 """name -> a command that is interrupted"""
 

@@ -22,31 +22,26 @@ from tools.faults.writes import run_undisturbed
 __all__ = ["TABLE", "try_kills"]
 
 TABLE = "kills"
-NUM_KILLS = 40
 ROOT = Path(__file__).parents[2]
 
 
 def try_kills(results: Results, folder: Path, *, only: str = "") -> None:
-    """Tries all rows of the table: every job is killed once or twice, in a process of its own.
+    """Tries all rows of the table: every job is killed once, in a process of its own.
 
     Args:
       results: Results to add to. Rows that it has are not tried.
       folder: Empty folder, in memory where possible.
       only: Beginning of the names of the rows to try.
     """
-    numbers: dict[str, list[str]] = {}
-    for number in range(NUM_KILLS):
-        name = [*JOBS][number % len(JOBS)]
-        row = f"{name}: kill {number // len(JOBS) + 1}"
-        if row.startswith(only) and results.is_wanted(TABLE, row):
-            numbers.setdefault(name, []).append(row)
-    for name, rows in numbers.items():
+    for name in JOBS:
+        row = f"{name}: kill"
+        if not (row.startswith(only) and results.is_wanted(TABLE, row)):
+            continue
         job, template, place = JOBS[name], folder / name / "template", (folder / name / "place").resolve()
         make_job(job, template)
         with compile_once():
             expected, counts = run_undisturbed(job, template, place)
-            for row in rows:
-                results.add(Row(TABLE, row, *try_kill(job, template, place, expected, counts, results.draw(row))))
+            results.add(Row(TABLE, row, *try_kill(job, template, place, expected, counts, results.draw(row))))
         shutil.rmtree(folder / name)
 
 
