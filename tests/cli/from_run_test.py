@@ -99,6 +99,7 @@ def test_a_misfit_names_fields_and_options(run):
     check_start_fits(config)  # a memory that adds parameters fits
 
 
+@pytest.mark.laws
 def test_the_tokenizer_of_the_run_is_taken_before_one_is_trained(run, capsys):
     assert main(["train", "--from", run, "--text", "b.txt", "--data.cache-dir", "c", "--training.steps", "1"]) == 0
     lines = capsys.readouterr().err

@@ -39,6 +39,7 @@ def gradients(policy):
     return jax.jit(jax.grad(loss))(jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params))
 
 
+@pytest.mark.laws
 def test_gradients_of_the_slot_model_cross_segments_and_are_those_of_plain():
     with jax.enable_x64(True):
         plain, nested = gradients("none"), gradients("segment_nested")

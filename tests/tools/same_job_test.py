@@ -69,6 +69,7 @@ def test_the_ledger_has_the_lines_and_the_commands_of_today():
         assert all(row["runs"] == 6 for row in facts["rows"])
 
 
+@pytest.mark.laws
 def test_the_command_of_memjax_is_one_run_for_each_method_seed_and_order(digits):
     ((program, verb, *words),) = same_job.memjax_commands(str(digits))
     groups = dict(group_words(words))
