@@ -46,13 +46,13 @@ def run(arguments: list[str]) -> int:
         raise UsageError(next(iter(left_out.values())))
     for line in left_out.values():
         print(f"left out: {line}", file=sys.stderr)
+    runs = [OpenedRun(path, **looked, record=record) for path, record in readable.items()]
+    say = lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True)
+    report = make_report(runs, only=only, over=over, say=say)
     for path in readable:
         names = ("finished.json", "versions.json")
         if absent := [name for name in names if not Path(path).expanduser().joinpath(name).exists()]:
             print(f"{path} has no {' and no '.join(absent)}; the page shows what there is", file=sys.stderr)
-    runs = [OpenedRun(path, **looked, record=record) for path, record in readable.items()]
-    say = lambda line: print(f"report: {line} ...", file=sys.stderr, flush=True)
-    report = make_report(runs, only=only, over=over, say=say)
     out = Path(options.out).expanduser() if options.out else _beside(runs)
     if options.out:
         out.parent.mkdir(parents=True, exist_ok=True)
