@@ -5,8 +5,8 @@
 A stream with replay is learned twice: in one process, and in six, of which five end by SIGTERM. Every process records
 its resident memory, its open descriptors and its threads. The exit code is 1 if, after the first thousand steps of a
 process, the memory changes by more than 2 %, or in the second half of these steps there are more descriptors or
-threads than ever before, or if the two runs differ in a line of their logs or in a bit of their last checkpoints. Saves start threads that
-end some time after them, so that the number of threads goes up and down.
+threads than ever before, or if the two runs differ in a line of their logs or in a bit of their last checkpoints. Saves
+start threads that end some time after them, so that the number of threads goes up and down.
 """
 
 from __future__ import annotations
