@@ -5,7 +5,7 @@
 
 Every row is `memjax eval` on a copy of the run that differs in the memory of its attention and in the text. The weight
 and the scale of the cache are those of a grid that are best on the validation split; those of the datastore are chosen
-by `memjax eval` in the same way. The datastore holds the contexts of the first novels of the training split.
+by `memjax eval` in the same way. The datastore holds the contexts of the whole training split: give few novels.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
     if has_store:
         store = given.out / "store"
         if not store.exists():
-            size = ["--evaluation.max-segments", str(given.store_segments)] if given.store_segments else []
             build = ["datastore", "build", "--run", str(run), "--path", str(store)]
-            if memjax([*build, *size, "--evaluation.batch-size", str(given.batch)]):
+            if memjax([*build, "--evaluation.batch-size", str(given.batch)]):
                 sys.exit("memjax datastore build failed")
         options += ["--datastore", str(store)]
     values = read("eval", "--run", str(run), "--json", *options)
@@ -126,14 +125,19 @@ def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
 def about(given: argparse.Namespace) -> str:
     """What was measured."""
     size = f"the first {given.segments} segments" if given.segments else "all"
-    stored = f"the first {given.store_segments} segments" if given.store_segments else "all"
-    return (
-        f"Novels of the test split, {given.batch} side by side, {size} of each, in segments of {SEGMENT} tokens; "
-        f"a window of {SEGMENT} keys, a larger one of {3 * SEGMENT}, 4 tokens of the beginning as sinks. The cache has "
-        f"{given.cache:,} tokens, the datastore {stored} of {given.batch} rows of the training split; their weights "
-        "and scales are those that are best on the validation split. Nothing was trained. The first novels "
-        "of a split are read: differences are those of these novels, without an interval."
+    said = (
+        f"Novels of the test split, {given.batch} side by side, {size} of each, in segments of {SEGMENT} tokens; a "
+        f"window of {SEGMENT} keys, a larger one of {3 * SEGMENT}, 4 tokens of the beginning as sinks. Nothing was "
+        "trained. The first novels of the split are read: differences are those of these novels, without an interval."
     )
+    if any(has_cache for _, has_cache, _ in (ROWS[row] for row in given.rows)):
+        said += (
+            f" The cache has {given.cache:,} tokens; of the weights {WEIGHTS} and the scales of cosines {SCALES} it has "
+            "those that are best on the validation split."
+        )
+    if any(has_store for _, _, has_store in (ROWS[row] for row in given.rows)):
+        said += " The datastore has the training split, and the weight and temperature that are best on validation."
+    return said
 
 
 def main() -> None:
@@ -146,7 +150,6 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(ROWS), help="rows to measure")
     parser.add_argument("--segments", type=int, default=0, help="segments of each row of a batch; 0 = whole novels")
     parser.add_argument("--search-segments", type=int, default=8, help="the same for the search of a weight and scale")
-    parser.add_argument("--store-segments", type=int, default=0, help="the same for the datastore; 0 = all of training")
     parser.add_argument("--batch", type=int, default=4, help="novels side by side")
     parser.add_argument("--cache", type=int, default=4 * SEGMENT, help="tokens of the cache")
     parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
