@@ -132,8 +132,8 @@ def about(given: argparse.Namespace) -> str:
     )
     if any(has_cache for _, has_cache, _ in (ROWS[row] for row in given.rows)):
         said += (
-            f" The cache has {given.cache:,} tokens; of the weights {WEIGHTS} and the scales of cosines {SCALES} it has "
-            "those that are best on the validation split."
+            f" The cache has {given.cache:,} tokens; of the weights {WEIGHTS} and the scales of cosines {SCALES} it "
+            "has those that are best on the validation split."
         )
     if any(has_store for _, _, has_store in (ROWS[row] for row in given.rows)):
         said += " The datastore has the training split, and the weight and temperature that are best on validation."

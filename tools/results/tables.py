@@ -349,6 +349,7 @@ def records(found: Measurement) -> str:
     """A row a record, a column for every name and figure that any of them has."""
     rows = apart(found.facts)
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if not isinstance(value, dict)))
+    names.sort(key=lambda name: not isinstance(rows[0].get(name), str))  # what a row is stands first
     shown = lambda value: f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,}"
     cell = lambda value: value if isinstance(value, str) else shown(value)
     return grid(
