@@ -70,6 +70,7 @@ def test_clouds_are_learned_and_a_run_is_evaluated_from_its_directory(tmp_path, 
     assert "given with VectorClassification, allowed: a FILE" in capsys.readouterr().err
 
 
+@pytest.mark.laws
 def test_tasks_one_after_the_other_killed_in_the_second(tmp_path):
     whole = run(config_of(tmp_path / "whole", tasks=2))
     config = config_of(tmp_path / "again", tasks=2)
