@@ -156,11 +156,17 @@ def observe(name: str) -> dict:
     return json.loads(json.dumps({**found, **decoded(name)}))
 
 
+HASHES = ("model", "fingerprint")
+"""entries of a store that is built which also hash settings that version 0.1.0 added after the archive; its keys are
+compared by what is found with them"""
+
+
 def differences(expected, found, place: str = "", *, exact: bool = True) -> list[str]:
     """Where two results differ; what only `found` has is news and no difference."""
     if isinstance(expected, dict) and isinstance(found, dict):
         lost = [f"{place}/{key}: gone" for key in expected if key not in found]
-        both = [key for key in expected if key in found and key not in (*TIMES, *RESTATED)]
+        left_out = (*TIMES, *RESTATED, *(HASHES if place.startswith("/datastore build") else ()))
+        both = [key for key in expected if key in found and key not in left_out]
         return lost + [d for key in both for d in differences(expected[key], found[key], f"{place}/{key}", exact=exact)]
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         pairs = enumerate(zip(expected, found, strict=True))

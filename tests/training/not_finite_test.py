@@ -14,6 +14,7 @@ import pytest
 
 from memjax.config import Config, Data, KeyValueRecall, Model, Training
 from memjax.data.annotations import write_neighbors
+from memjax.data.sources import SPLITS
 from memjax.settings.named_memories import MEMORIES, with_memory_kind
 from memjax.training.compiled_learner import CompiledLearner
 from memjax.training.experiment import make_experiment
@@ -74,9 +75,12 @@ def train(name: str, folder: Path) -> Trained:
     config = Config(model=Model(dim=8, num_layers=2, num_heads=2), data=data, training=Training(steps=8))
     config = with_memory_kind(config, name)
     if config.model.output.needs_neighbors:
-        documents = make_experiment(with_memory_kind(config, "none")).documents("train")
-        tokens, config.data.neighbors_dir = sum(map(len, documents)), str(folder)
-        write_neighbors(folder, "train", np.full((tokens, config.model.output.num_neighbors), 3), documents)
+        plain = make_experiment(with_memory_kind(config, "none"))
+        for split in SPLITS:
+            documents = plain.documents(split)
+            tokens = sum(documents.num_tokens(index) for index in range(len(documents)))
+            write_neighbors(folder, split, np.full((tokens, config.model.output.num_neighbors), 3), documents)
+        config.data.neighbors_dir = str(folder)
     experiment = make_experiment(config)
     make_learner, _ = make_single_stage(experiment, None, make_triggered_objective)
     learner = CompiledLearner(None, make_learner(()))
@@ -184,8 +188,8 @@ PLACES = {
     "parameters": Place(break_field("params"), heals=False),
     "tables": Place(break_tables, heals=False, field="tables"),
 }
-WITHOUT_MEMORY = {"none", "product_key", "continuous_cache", "knn_lm"}
-"""memories that are in parameters, or are read by evaluations alone"""
+WITHOUT_MEMORY = {"none", "product_key", "continuous_cache", "knn_lm", "spalm"}
+"""memories that are in parameters, come with the texts, or are read by evaluations alone"""
 FIELDS = {"memory": {*MEMORIES} - WITHOUT_MEMORY, "tables": {"product_key"}}
 """Field of the train state -> memories that have numbers in it"""
 
