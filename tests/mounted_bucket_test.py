@@ -25,6 +25,7 @@ TEXTS = Texts.from_mapping({f"text {number}": f"{number} is a number" for number
 RENAMES = {
     "durable_files.py": "a file that was written beside its place",
     "data/tokenizers.py": "a file that was written beside its place",
+    "data/opening.py": "a file that was written beside its place",
     "cli/demonstration.py": "a file that was written beside its place",
     "data/token_folders.py": "the files of a damaged cache, one after the other",
     "interop/runs.py": "the folder of an export, of which docs/guides/pods.md says that it belongs on a local disk",
