@@ -45,7 +45,7 @@ ROWS = {
     "sinks, cache and kNN-LM": ("sinks", True, True),
 }
 """row -> attention, whether there is a cache, whether there is a datastore"""
-WEIGHTS, SCALES = (0.05, 0.1, 0.2), (10.0, 20.0, 40.0)
+WEIGHTS, SCALES = (0.01, 0.02, 0.05, 0.1), (5.0, 10.0, 20.0, 40.0)
 """grid of the cache: weights, and scales of cosines"""
 
 

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from memjax.config import Config
 from memjax.durable_files import read_json
 from memjax.settings.compatibility import current_command
@@ -313,13 +315,15 @@ def commit() -> str:
 
 
 def this_hardware() -> str:
-    """The processor and the number of cores this process may use."""
+    """The accelerator that JAX uses, if any, the processor and the number of cores this process may use."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+    processor = f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+    device = jax.devices()[0]
+    return processor if device.platform == "cpu" else f"{jax.device_count()} x {device.device_kind}; {processor}"
 
 
 def without_paths(words: Iterable[str]) -> list[str]:
