@@ -1,10 +1,10 @@
 """Generation of tokens with an explicit decode state, for models with a memory.
 
 The decode state is the memory at the start of the current segment and the tokens of this segment. A prompt is read as
-in training: whole segments by the `__call__` of the model, and the rest, at least the last token, token by token by its
-`decode`. Each row has a separate position in its segment, and a row that has nothing to read is idle. Prompts of
-different lengths therefore need no padding in the memory. Every function that runs on the device is traced once per
-batch size, for prompts of any length.
+in training: whole segments by the `__call__` of the model, and the rest, at least the last token, by its
+`decode_segment`, or token by token by its `decode` where a memory has no other way. Each row has a separate position in
+its segment, and a row that has nothing to read is idle. Prompts of different lengths therefore need no padding in the
+memory. Every function that runs on the device is traced once per batch size, for prompts of any length.
 """
 
 import functools
@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Int
 from memjax.inference.sampling import Sampling, row_keys, sample
 from memjax.memory.interface import where_rows
 from memjax.models.compiled_programs import jit_by_model
+from memjax.models.feature_taps import regroup_layers
 from memjax.typing import Rows, tree_dataclass
 
 __all__ = ["Prefix", "Recall", "generate", "prefill", "stream_tokens"]
@@ -96,6 +97,8 @@ def prefill(
         state = _read_segment(model, variables, jnp.asarray(tokens[:, segment]), jnp.asarray(segment < whole), state)
     decode_state = model.init_decode_state(state, segment_length, rows)
     tails, rest = jnp.asarray(tokens[np.arange(rows), whole]), jnp.asarray(lengths - whole * segment_length)
+    if model.decodes_segments:
+        return _read_beginnings(model, variables, tails, rest, decode_state)
     nothing = jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool)
     shapes, _ = jax.eval_shape(functools.partial(_decode, model), variables, *nothing, decode_state)
     hidden = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -146,6 +149,8 @@ def stream_tokens(
     block = 1 if recall else block
     if max_tokens < 0:
         raise ValueError(f"max_tokens: given {max_tokens!r}, allowed: 0 or more")
+    if prefix is None and recall is None:  # both hold a state or variables of the model as it was given
+        model, variables = without_scan(model, variables)
     if prefix is None:
         running = prefill(model, variables, prompts, segment_length=segment_length, dtype=dtype)
     else:
@@ -190,12 +195,34 @@ def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **set
     return rows
 
 
+def without_scan(model: Any, variables: Any) -> tuple[Any, Any]:
+    """Returns a model whose layers are not scanned, and its variables, on a CPU, where reading a token through a scan
+    takes twice the time and more: the weights of every layer are copied before they are used. Returns what was given
+    on other platforms, and where nothing is scanned.
+
+    The new variables are a second copy.
+    """
+    if jax.default_backend() != "cpu" or not model.scanned_groups():
+        return model, variables
+    unscanned = model.clone(stack=model.stack.clone(scan_layers=False))
+    return unscanned, regroup_layers(variables, model, unscanned)
+
+
 @jit_by_model()
 def _read_segment(model: Any, variables: Any, tokens: Int[Array, "batch length"], reads: Rows, state: Any) -> Any:
     """Reads one whole segment of the rows that have one and returns the memory. All other rows keep their memory."""
     mask = jnp.broadcast_to(reads[:, None], tokens.shape)
     start = jnp.zeros(tokens.shape[0], bool)
     return model.apply(variables, tokens, state, start_of_document=start, mask=mask, deterministic=True)[1]
+
+
+@jit_by_model()
+def _read_beginnings(
+    model: Any, variables: Any, tokens: Int[Array, "batch length"], lengths: Int[Array, " batch"], state: Any
+) -> Prefix:
+    """Reads the first `lengths` tokens of a segment of every row at once."""
+    hidden, state = model.apply(variables, tokens, state, lengths=lengths, method="decode_segment")
+    return Prefix(jnp.take_along_axis(hidden, lengths[:, None, None] - 1, axis=1)[:, 0], state)
 
 
 @jit_by_model()

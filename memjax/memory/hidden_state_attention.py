@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import axes_of
 from memjax.functional.attention import visibility
@@ -110,6 +110,39 @@ class HiddenStateAttention(ProjectedAttention):
         tracked = tracked_weights(self, attention, visible, key_facts)
         return z, state, more + aux + self._figures(attention, mask) + tracked
 
+    @property
+    def decodes_segments(self) -> bool:
+        """True: a segment is read as by `__call__`, and its buffers are kept."""
+        return True
+
+    def decode_segment(
+        self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"], shared: Any = None
+    ) -> tuple[Activations, DecodeState]:
+        """Reads the first `lengths` tokens of a segment in every row at once. See `LayerMemory.decode_segment`."""
+        memory, segment = decode_state.memory, decode_state.segment
+        weights, length = self._weights(shared), x.shape[1]
+        mask = jnp.arange(length)[None] < lengths[:, None]
+        segment = self._enter_segment(memory, segment, jnp.ones(len(x), bool), weights)
+        y = self.apply_norm(x)
+        queries, rows = self.projector.queries(weights, y), self.projector.keys_values(weights, y)
+        put = lambda buffer, new: buffer.at[:, self._num_slots :].set(new.astype(buffer.dtype))
+        segment = dataclasses.replace(
+            segment,
+            hidden=self._stored(x, y).astype(segment.hidden.dtype),
+            keys=put(segment.keys, rows[0]),
+            values=put(segment.values, rows[1]),
+        )
+        visible = visibility(length, self._slots(memory)[1], mask, window=self._window)
+        placed = self._place(weights, queries, segment.keys, None, None)
+        z, attention, _ = self._attend(weights, queries, rows, segment.values, placed, visible)
+        add = lambda sums, more: sums + more.astype(sums.dtype)
+        attended = jax.tree.map(add, segment.attended, self._attended(attention, mask))
+        segment = dataclasses.replace(segment, attended=attended)
+        z = self._add_output(weights, x, z, True, None)
+        full = lengths == length
+        memory = self._write_full(memory, segment, full)
+        return z, DecodeState(memory, segment, jnp.where(full, 0, lengths).astype(jnp.int32))
+
     def decode(
         self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch rows dim"], DecodeState]:
@@ -117,8 +150,7 @@ class HiddenStateAttention(ProjectedAttention):
         `shared` are the biases that all layers share. Returns the new residual stream and the decode state.
         """
         memory, segment, position = decode_state.memory, decode_state.segment, decode_state.position
-        batch, segment_length, _ = segment.hidden.shape
-        weights = self._weights(shared)
+        segment_length, weights = segment.hidden.shape[1], self._weights(shared)
         segment = self._enter_segment(memory, segment, active & (position == 0), weights)
         y = self.apply_norm(x)
         query, rows = self.projector.queries(weights, y), self.projector.keys_values(weights, y)
@@ -138,11 +170,14 @@ class HiddenStateAttention(ProjectedAttention):
         further, segment = self._read_token_further(query, segment, active)
         z = self._add_output(weights, x, z, True, further)
 
-        full = active & (position + 1 == segment_length)
-        written = jnp.broadcast_to(full[:, None], (batch, segment_length))
-        write_full = lambda m: self._write_segment(m, segment, written)
-        memory = jax.lax.cond(full.any(), write_full, lambda m: m, memory)
+        memory = self._write_full(memory, segment, active & (position + 1 == segment_length))
         return z, DecodeState(memory, segment, next_position(position, active, segment_length))
+
+    def _write_full(self, memory: Any, segment: HiddenStateSegment, full: Rows) -> Any:
+        """Returns the memory after the segments of the rows in `full` are written to it."""
+        written = jnp.broadcast_to(full[:, None], segment.hidden.shape[:2])
+        write_full = lambda m: self._write_segment(m, segment, written)
+        return jax.lax.cond(full.any(), write_full, lambda m: m, memory)
 
     # What a memory defines
 

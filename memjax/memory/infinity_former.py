@@ -462,6 +462,11 @@ class InfinityFormerAttention(TransformerXLAttention):
         short, aux = super()._write(state.short, stored, mask, attended, reading)
         return InfinityFormerState(short, where_rows(mask.any(axis=1), long, state.long)), aux
 
+    @property
+    def decodes_segments(self) -> bool:
+        """False: the continuous memory is read token by token."""
+        return False
+
     def _enter_segment(
         self, memory: InfinityFormerState, segment: HiddenStateSegment, entering: Array, weights: Weights
     ) -> HiddenStateSegment:

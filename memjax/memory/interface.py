@@ -98,6 +98,13 @@ class Memory(CheckedModule):
         return False
 
     @property
+    def decodes_segments(self) -> bool:
+        """Whether the memory has `decode_segment`, which reads the beginning of a segment at once. False by default:
+        decoding then reads it token by token.
+        """
+        return False
+
+    @property
     def gate_description(self) -> str:
         """Text that says what the learned gate of this memory lets through, for reports. Empty for a memory without
         such a gate.
@@ -160,6 +167,23 @@ class LayerMemory(Memory):
         memory = where_rows(active & (position == length - 1), new, decode_state.memory)
         token = jnp.take_along_axis(y, position[:, None, None], axis=1).astype(x.dtype)
         return token, DecodeState(memory, segment, next_position(position, active, length))
+
+    def decode_segment(
+        self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"], **shared: Any
+    ) -> tuple[Activations, DecodeState]:
+        """Reads the first `lengths` tokens of a segment in every row at once, and returns the new residual stream and
+        the decode state after them: what `decode` gives token by token. By default it raises an error.
+
+        It is called for memories that say so by `decodes_segments`.
+
+        Args:
+          x: Residual stream of a whole segment. What stands behind `lengths` is not read.
+          decode_state: Decode state at the start of a segment in every row.
+          lengths: `[batch]`, 1 to the length of the segment.
+          **shared: `shared`, the parameters that all layers share, of a memory that has them.
+        """
+        allowed = "a memory with decodes_segments"
+        raise NotImplementedError(f"decode_segment: given {type(self).__name__}, allowed: {allowed}")
 
     @nn.nowrap
     def with_attention_tracking(self) -> LayerMemory:
@@ -311,6 +335,16 @@ class StatelessMemory(Memory):
     def init_decode_state(self, state: EmptyState, segment_length: int, batch_size: int) -> EmptyState:
         """Returns the empty state whatever the arguments are: nothing is remembered between tokens."""
         return EmptyState()
+
+    @property
+    def decodes_segments(self) -> bool:
+        """True: the part is applied to every position by itself."""
+        return True
+
+    def decode_segment(self, x: Array, state: EmptyState, *, lengths: Int[Array, " batch"]) -> tuple[Array, EmptyState]:
+        """Applies the part to the first `lengths` tokens of every row. Returns the result and the empty state."""
+        mask = jnp.arange(x.shape[1])[None] < lengths[:, None]
+        return self(x, state, mask=mask)[0], EmptyState()
 
     def decode(self, x: Array, state: EmptyState, *, active: Array) -> tuple[Array, EmptyState]:
         """Applies the part to one token of every row, active or not, as to a segment of length 1. Returns the result

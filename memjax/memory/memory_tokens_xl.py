@@ -54,6 +54,11 @@ class MemoryTokenXLAttention(TransformerXLAttention):
 
     num_tokens: Slots = MUST_BE_GIVEN
 
+    @property
+    def decodes_segments(self) -> bool:
+        """False: the memory rows stand before every single token."""
+        return False
+
     def _tokens(self, rows: Array) -> Array:
         return rows[:, self.num_tokens :]
 

@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from memjax.axes import axes_of
 from memjax.functional.attention import attention_with_weights
@@ -296,6 +296,36 @@ class RotaryAttention(ProjectedAttention):
             aux = aux + tracked_weights(self, attention, visible, self._known_keys(length))
         return y, self._with_graft(write(state, segment, sinks=self.sinks), graft), aux
 
+    @property
+    def decodes_segments(self) -> bool:
+        """Whether there is no graft, which is read token by token."""
+        return self.graft is None
+
+    def decode_segment(
+        self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"], shared: Any = None
+    ) -> tuple[Activations, DecodeState]:
+        """Reads the first `lengths` tokens of a segment in every row at once. See `LayerMemory.decode_segment`."""
+        memory, segment, slots = decode_state.memory, decode_state.segment, self._num_slots
+        length, total = x.shape[1], segment.placed.shape[1]
+        mask = jnp.arange(length)[None] < lengths[:, None]
+        weights, y = self._weights(shared), self.apply_norm(x)
+        waves = self.projector.waves(self.head_dim, np.arange(total))
+        segment = self._enter_segment(memory, segment, jnp.ones(len(x), bool), waves)
+        here = [wave[None, slots:] for wave in waves]
+        keys, values = self.projector.keys_values(weights, y)
+        segment = RotarySegment(
+            keys.astype(segment.keys.dtype),
+            segment.placed.at[:, slots:].set(rotate(keys, *here)),
+            segment.values.at[:, slots:].set(values),
+        )
+        visible = self._visible(jnp.arange(length)[None], self._valid(memory, mask))
+        queries = rotate(self.projector.queries(weights, y), *here)
+        z, _ = self._read(weights, queries, segment.placed, segment.values, visible, True)
+        y = self._add_output(weights, x, z, True, None)
+        full = lengths == length
+        memory, _ = self._write_full(memory, EmptyState(), segment, EmptyState(), full)
+        return y, DecodeState(memory, segment, jnp.where(full, 0, lengths).astype(jnp.int32))
+
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
     ) -> tuple[Float[Array, "batch 1 dim"], DecodeState]:
@@ -314,9 +344,7 @@ class RotaryAttention(ProjectedAttention):
             ring_append(segment.placed, rotate(key, *here), position + slots, active),
             ring_append(segment.values, token_value, position + slots, active),
         )
-        valid = jnp.ones((len(position), segment_length), bool)
-        if isinstance(memory, RotaryState):
-            valid = jnp.concatenate([memory.valid, valid], axis=1)
+        valid = self._valid(memory, jnp.ones((len(position), segment_length), bool))
         visible = self._visible(position[:, None], valid)
         query = self.projector.queries(weights, y)
         z, _ = self._read(weights, rotate(query, *here), segment.placed, segment.values, visible, True)
@@ -344,6 +372,11 @@ class RotaryAttention(ProjectedAttention):
             return write(memory, finished, sinks=self.sinks), graft
 
         return jax.lax.cond(full.any(), write_full, lambda states: states, (memory, graft))
+
+    @nn.nowrap
+    def _valid(self, memory: Any, mask: Array) -> Array:
+        """Joins which slots of the memory hold something and which tokens are real."""
+        return mask if isinstance(memory, EmptyState) else jnp.concatenate([memory.valid, mask], axis=1)
 
     def _split(self, state: Any) -> tuple[Any, Any]:
         """Splits a state or buffers into those of the attention and those of the graft."""

@@ -41,6 +41,7 @@ class Model(CheckedModule):
     A subclass has the field `vocabulary`, `init_state` and `__call__`, and states its capabilities as class attributes:
 
     * `decodes`: it has `init_decode_state` and `decode`.
+    * `decodes_segments`: it has `decode_segment`, which reads the beginning of a segment at once.
     * `translates`: it has `start_decoding(source, source_mask, segment_length)` and `decode`.
     * `resizes`: the memory of its `attention` may have another size than in training.
     * `mixes`: it has the field `mixtures`, and `token_log_probs`.
@@ -63,6 +64,7 @@ class Model(CheckedModule):
         warn_of_renamed_members(cls)
 
     decodes = False
+    decodes_segments = False
     translates = False
     resizes = False
     mixes = False

@@ -268,6 +268,31 @@ class LanguageModel(Model):
         marker = jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), marker, state.marker)
         return _predict(hidden, recalled), LanguageModelState(stack, output, tuple(mixtures), position, marker), aux
 
+    @property
+    def decodes_segments(self) -> bool:
+        """Whether `decode_segment` reads the beginning of a segment at once: with layers that do, no memory at the
+        output and no memory tokens.
+        """
+        return self.stack.decodes_segments and not (self.memory_tokens or self.features or self._output_memories())
+
+    def decode_segment(
+        self, tokens: Int[Array, "batch length"], state: LanguageModelState, *, lengths: Int[Array, " batch"]
+    ) -> tuple[Activations, LanguageModelState]:
+        """Reads the first `lengths` tokens of a segment in every row at once, and returns the last hidden states and
+        the decode state after them.
+
+        Args:
+          tokens: `[batch, length]`, a whole segment. What stands behind `lengths` is not read.
+          state: Decode state at the start of a segment in every row.
+          lengths: `[batch]`, 1 to the length of the segment.
+        """
+        real = jnp.arange(tokens.shape[1])[None] < lengths[:, None]
+        x = self._embed(tokens, state.position, real)
+        x, marker = self._mark(x, jnp.where(real, tokens, -1), state.marker)
+        x, stack = self.stack.decode_segment(x, state.stack, lengths=lengths)
+        position = jax.tree.map(lambda read: read + lengths.astype(read.dtype), state.position)
+        return self._normed(x), LanguageModelState(stack, state.output, state.mixtures, position, marker)
+
     def decode(
         self,
         tokens: Int[Array, "batch 1"],

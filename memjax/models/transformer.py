@@ -12,7 +12,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import constrain
 from memjax.memory.interface import LayerMemory, LayerState, Memory, StackState, StatelessMemory
@@ -95,6 +95,19 @@ class Layer(Memory):
         model's memory tokens where it has any, then the token. `shared` holds parameters that all layers share.
         """
         return self.decode_features(x, state, active=active, shared=shared)[:2]
+
+    @property
+    def decodes_segments(self) -> bool:
+        """Whether both parts have `decode_segment`."""
+        return all(part.decodes_segments for part in self._parts())
+
+    def decode_segment(
+        self, x: Activations, state: LayerState, *, lengths: Int[Array, " batch"], shared: Any = None
+    ) -> tuple[Activations, LayerState]:
+        """Reads the first `lengths` tokens of a segment in every row at once. See `LayerMemory.decode_segment`."""
+        x, attention = self.attention.decode_segment(x, state.attention, lengths=lengths, **_shared_argument(shared))
+        x, feed_forward = self.feed_forward.decode_segment(x, state.feed_forward, lengths=lengths)
+        return x, LayerState(attention, feed_forward)
 
     def decode_features(
         self,
@@ -246,6 +259,28 @@ class Stack(Memory):
         dim]`: the model's memory tokens where it has any, then the token.
         """
         return self.decode_features(x, state, active=active)[:2]
+
+    @property
+    def decodes_segments(self) -> bool:
+        """Whether all layers have `decode_segment`, and no inner tensor is asked for."""
+        return not self.features and all(layer.decodes_segments for layer in self.layers)
+
+    def decode_segment(
+        self, x: Activations, state: StackState, *, lengths: Int[Array, " batch"]
+    ) -> tuple[Activations, StackState]:
+        """Reads the first `lengths` tokens of a segment in every row at once with all layers. See
+        `LayerMemory.decode_segment`.
+        """
+        shared = None if self.shared is None else self.shared()
+        groups = []
+
+        def body(layer: Layer, y: Array, layer_state: LayerState) -> tuple[Array, Any]:
+            return layer.decode_segment(y, layer_state, lengths=lengths, shared=shared)
+
+        for (first, size), group in zip(self.layer_groups(), state.groups, strict=True):
+            x, new = self._run(body, first, size, x, group)
+            groups.append(new)
+        return x, StackState(tuple(groups), state.sizes)
 
     def decode_features(
         self, x: Float[Array, "batch rows dim"], state: StackState, *, active: Rows

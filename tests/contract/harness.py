@@ -211,6 +211,10 @@ class Run:
     def decode(self, x, decode_state, active) -> tuple[Any, Any]:
         return self._decode(self.variables, x, decode_state, active)
 
+    def decode_segment(self, x, decode_state, lengths) -> tuple[Any, Any]:
+        read = functools.partial(self.apply, method="decode_segment")
+        return jax.jit(read)(self.variables, x, decode_state, lengths=jnp.asarray(lengths))
+
     def apply(self, variables, x, state, **named) -> Any:
         """The module on embeddings, whatever its site takes."""
         if self.case.site != "model":

@@ -309,7 +309,9 @@ def round_trip(run: Run) -> None:
 
 
 def decode(run: Run) -> None:
-    """11: token by token, out of phase, with idle steps and new documents, decoding equals the segment's forward."""
+    """11: token by token, out of phase, with idle steps and new documents, decoding equals the segment's forward; the
+    beginning of a segment may be read at once.
+    """
     total = 8 * LENGTH
     # Where each row's second document begins: never, inside a segment, at a border.
     boundary = [total, 3 * LENGTH + 2, 4 * LENGTH]
@@ -323,6 +325,12 @@ def decode(run: Run) -> None:
     size = state_bytes(current)
     fresh = run.module.init_decode_state(run.fresh_state(), LENGTH, ROWS)
     read = np.full(ROWS, LENGTH)
+    if run.module.decodes_segments:
+        lengths = np.array([2, LENGTH, 1])
+        y, current = run.decode_segment(tokens[:, LENGTH : 2 * LENGTH], current, lengths)
+        for b in range(ROWS):
+            outputs[b].extend(np.asarray(y[b, : lengths[b]]))
+        read += lengths
     for step in range(3 * total):
         if (read == total).all():
             break

@@ -4,17 +4,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from memjax.config import Compressive, FullAttention, Memorizing, Model, TransformerXL
+from memjax import config
+from memjax.config import Compressive, FullAttention, Memorizing, TransformerXL
 from memjax.inference import Sampling, generate, prefill, stream_tokens
 from memjax.memory.interface import DecodeState, where_rows
 from memjax.models.factory import make_language_model
+from memjax.models.interface import Model
 from memjax.typing import Aux
 
 VOCAB, SEGMENT = 11, 4
 TRACES = {"call": 0, "decode": 0}
 
 
-class Counter(nn.Module):
+class Counter(Model):
     """A model whose output is a running count of tokens: half of the memory plus all of this segment so far."""
 
     vocab: int = VOCAB
@@ -164,7 +166,7 @@ def test_prompts_need_a_token(prompts):
     ids=lambda attention: type(attention).__name__,
 )
 def test_generation_of_models_equals_their_forward_pass(attention):
-    model = make_language_model(Model(dim=8, num_layers=1, num_heads=2, attention=attention), VOCAB)
+    model = make_language_model(config.Model(dim=8, num_layers=1, num_heads=2, attention=attention), VOCAB)
     start = jnp.ones(1, bool)
     variables = jax.jit(
         lambda key: model.init(key, jnp.zeros((1, SEGMENT), jnp.int32), model.init_state(1), start_of_document=start)

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,6 +44,7 @@ from memjax.lifelong.factory import make_learner_and_stages
 from memjax.lifelong.lamol import language_rows, num_samples, split_at_answer_mark, write_samples
 from memjax.lifelong.memory_backends import EPISODES, key_for, replay_key
 from memjax.lifelong.metrics import kept_bytes
+from memjax.models import interface
 from memjax.settings.overrides import load_config
 from memjax.training import read_metrics
 from memjax.training.experiment import make_experiment
@@ -297,7 +297,7 @@ def test_written_texts_are_those_of_their_seed(small):
     assert len(one.texts) == 6 and one == write(0) and one.texts != other.texts
 
 
-class Scripted(nn.Module):
+class Scripted(interface.Model):
     """Writes in every row what stands in that row of a table; where it must not, `otherwise`."""
 
     table: tuple[tuple[int, ...], ...]
