@@ -116,7 +116,7 @@ def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
             build = ["datastore", "build", "--run", str(run), "--path", str(store)]
             if memjax([*build, "--evaluation.batch-size", str(given.batch)]):
                 sys.exit("memjax datastore build failed")
-        options += ["--datastore", str(store)]
+        options += ["--datastore", str(store), "--knn-backend", "exact"]
     values = read("eval", "--run", str(run), "--json", *options)
     nats = values["nats_per_token"]
     return {"nats": nats, "perplexity": math.exp(nats), "tokens": values["targets"], **chosen}

@@ -17,6 +17,7 @@ import dataclasses
 import json
 import random
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
+from memjax.report.verdicts import correct_for_many, show_difference
 from memjax.settings.overrides import load_config
 from memjax.training import load_run, train
 from memjax.training.loaded_runs import start_from
 from memjax.training.memory_interventions import make_memory_intervention
 from tools.results import pages
+from tools.results.comparisons import compare_seeds
 from tools.results.ledger import measured, together
 
 SEGMENT, WINDOW, FILLER = 64, 64, 800
 """tokens of a segment and of the window, characters of a filler"""
-ADAPTED, LAYERS = tuple(range(24, 30)), (24, 26, 28)
+ADAPTED, LAYERS = tuple(range(4, 30)), tuple(range(4, 30, 4))
 """layers with adapters, and those with the memory"""
 THINGS = (
     "apple bridge candle desk engine forest garden hammer island jacket kettle lantern mirror needle orchard".split()
@@ -144,6 +147,15 @@ def score_contender(given: argparse.Namespace, name: str, seed: int, tests: dict
     return {"contender": name, "seed": seed, **found}
 
 
+def describe_verdicts(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Says what the memory changes in each task, with the seed as the unit."""
+    scores = lambda name, task: {row["seed"]: row[task] for row in rows if row["contender"] == name}
+    found = [compare_seeds(scores("memory", task), scores("adapters", task), more_is_better=True) for task in PAIRS]
+    found = dict(zip(PAIRS, correct_for_many(found), strict=True))
+    said = [f"{task} {show_difference(one, 2)}, {one.verdict}" for task, one in found.items()]
+    return f"Memory over adapters alone: {'; '.join(said)}."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tools.measurements.llm_recall", description=(__doc__ or "").splitlines()[0]
@@ -151,7 +163,7 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="run of an imported model with rotary attention and 30 layers")
     parser.add_argument("--filler", required=True, help="file of text that stands between")
     parser.add_argument("--out", type=Path, required=True, help="folder of the documents, runs and scores")
-    parser.add_argument("--steps", type=int, default=80, help="updates of each contender")
+    parser.add_argument("--steps", type=int, default=1500, help="updates of each contender")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
     given = parser.parse_args()
@@ -175,7 +187,7 @@ def main() -> None:
             f"{given.steps} updates of 8 rows and {SEGMENT} tokens, adapters of rank 8 in layers {ADAPTED[0]} to "
             f"{ADAPTED[-1]}, long memory of 512 tokens and 8 neighbours in layers {', '.join(map(str, LAYERS))}; a "
             f"window of {WINDOW} tokens and 4 sinks. `imported` = not trained, its whole memory of 2,048 tokens. "
-            f"Digits of {TESTED} documents of each task."
+            f"Digits of {TESTED} documents of each task. {describe_verdicts(rows)}"
         )
         command = f"python -m tools.measurements.llm_recall --run RUN --filler TEXT --out OUT --record '{given.record}'"
         title = f"Recall beyond the window of {given.record}"
