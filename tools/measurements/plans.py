@@ -38,6 +38,8 @@ HOSTS: dict[str, list[str]] = {
         "lora_v5p_64k": "--topology v5p:2x2x1 --sweep memory_length=65536",
         "full_v5p_8k": "--variant full --topology v5p:2x2x1 --sweep memory_length=8192",
         "full_v6e_8k": "--variant full --topology v6e:4x4 --sweep memory_length=8192",
+        "full_v5p_64k": "--variant full --topology v5p:2x2x1 --sweep memory_length=65536",
+        "full_v6e_64k": "--variant full --topology v6e:4x4 --sweep memory_length=65536",
     }.items()
 }
 """name -> options of `memjax plan` for Llama 3 8B, with adapters or trained whole"""

@@ -228,6 +228,16 @@ def _streams(known: Known) -> str:
         "lifelong_meta": "2,000 texts each, batches of 4",
         "lifelong_relations": "relations",
     }
+    return _averages(known, tables)
+
+
+def _adapters(known: Known) -> str:
+    """The same of adapters of a language model."""
+    return _averages(known, {"lifelong_adapters": "five sets, SmolLM2"})
+
+
+def _averages(known: Known, tables: Mapping[str, str]) -> str:
+    """Average accuracy of every row of some recipes, each with its head."""
     found: dict[str, dict[str, str]] = {}
     for name in tables:
         recipe, runs = RECIPES[name], known.runs(name)
@@ -247,6 +257,31 @@ def _streams(known: Known) -> str:
         *(f"{link(name, text)}" for name, text in tables.items()),
     ]
     return f"\n{grid(heads, [[row, *(cells.get(name, '') for name in tables)] for row, cells in found.items()])}\n"
+
+
+LANGUAGE_MODEL = "SmolLM2-135M-Instruct"
+
+
+def _llm_memories(known: Known) -> str:
+    """Perplexity of a language model with memories that were not trained."""
+    rows = apart(known.facts("llm_memories", LANGUAGE_MODEL))
+    cells = [[row["memory"], f"{row['perplexity']:.1f}"] for row in rows]
+    return f"\n{grid(['memory', 'perplexity'], cells)}\n"
+
+
+def _llm_recall(known: Known) -> str:
+    """What a trained memory adds to adapters."""
+    rows = apart(known.facts("llm_recall", LANGUAGE_MODEL))
+    mean = lambda name, task: np.mean([100 * row[task] for row in rows if row["contender"] == name])
+    tasks = ("passkey", "keys and values")
+    said = [f"{task} {mean('memory', task):.0f} % (without {mean('adapters', task):.0f} %)" for task in tasks]
+    return " and ".join(said)
+
+
+def _llm_speed(known: Known) -> str:
+    """How many times as fast as transformers a language model is."""
+    rows = apart(known.facts("llm_speed", LANGUAGE_MODEL))
+    return "; ".join(f"{row['what']}: {row['times_as_fast']:.1f} times" for row in rows)
 
 
 MAKERS: dict[str, Callable[[Known], str]] = {
@@ -272,6 +307,10 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "rematerialization": _rematerialization,
     "streams": _streams,
     "same_job": _same_job,
+    "adapters": _adapters,
+    "llm_memories": _llm_memories,
+    "llm_recall": _llm_recall,
+    "llm_speed": _llm_speed,
     "which": which.table,
     **survey.cells(),
 }

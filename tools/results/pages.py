@@ -12,7 +12,11 @@ from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, comm
 from tools.results.marked_texts import marked_text
 from tools.texts.pictures import pictures
 
-DOCS = ("papers", "guides/training", "guides/pods", "guides/plan", "guides/datastores", "guides/lifelong")
+DOCS = (
+    "papers",
+    *(f"guides/{name}" for name in ("training", "pods", "plan", "datastores", "lifelong", "llms_memory")),
+    "guides/llms_adapters",
+)
 """pages of `docs/` that have results between markers"""
 MOST_FILES = 80
 """under `tools/results`"""
