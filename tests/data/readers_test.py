@@ -21,7 +21,8 @@ from memjax.data.reading_report import UnreadableError
 from memjax.data.sources import texts_from_directories
 from memjax.settings.sources import Source
 from memjax.settings.tokenizers import Tokenizer
-from tools.faults.inputs import READERS, cmu_dog, to_tar, trivia_qa
+from tools.faults.input_files import to_tar
+from tools.faults.inputs import READERS, cmu_dog, trivia_qa
 from tools.faults.readers import try_inputs, try_reader
 
 PACKAGE = Path(__file__).parents[2] / "memjax"

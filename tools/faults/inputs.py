@@ -6,17 +6,12 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import io
-import json
-import struct
-import tarfile
 import types
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 
@@ -30,67 +25,15 @@ from memjax.data.encoder_states import has_states
 from memjax.data.labelled_rows import find_labels
 from memjax.data.paths import digest
 from memjax.data.saved_tokenizers import load_tokenizer
-from memjax.data.sentencepiece_models import fit_sentencepiece
 from memjax.data.sources import SPLITS
 from memjax.data.tokenizers import SentencePieceTokenizer, WordTokenizer
 from memjax.data.word_vectors import read_word_vectors
 from memjax.data.wordpiece import WordPieceTokenizer
 from memjax.lifelong.text_features import cached_features
+from tools.faults.input_files import SENTENCES, Reader, to_idx, to_json, to_lines, to_npy, to_npz, to_tar, to_zip
+from tools.faults.tokenizer_inputs import folder_tokenizer, tokenizer
 
 __all__ = ["READERS", "Reader"]
-
-
-class Reader(NamedTuple):
-    """A reader with a small valid input.
-
-    Attributes:
-      files: Function that returns the input: name of a file in a folder -> content.
-      read: `read(folder)` reads all of it, and returns what the reader has returned.
-    """
-
-    files: Callable[[], Mapping[str, bytes]]
-    read: Callable[[Path], Any]
-
-
-def to_json(value: Any) -> bytes:
-    return json.dumps(value).encode()
-
-
-def to_lines(values: list[Any]) -> bytes:
-    return b"".join(to_json(value) + b"\n" for value in values)
-
-
-def to_npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def to_npz(**arrays: np.ndarray) -> bytes:
-    buffer, save = io.BytesIO(), cast(Any, np.savez)
-    save(buffer, **arrays)
-    return buffer.getvalue()
-
-
-def to_idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">I{array.ndim}I", 2048 + array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-
-
-def to_zip(name: str, content: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, content)
-    return buffer.getvalue()
-
-
-def to_tar(files: Mapping[str, bytes], mode: Any) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def source(make: Callable[[str], Any], files: Callable[[], Mapping[str, bytes]]) -> Reader:
@@ -110,8 +53,6 @@ def source(make: Callable[[str], Any], files: Callable[[], Mapping[str, bytes]])
     return Reader(files, read)
 
 
-SENTENCES = [f"The {kind} {number} saw the {other} of Paris." for number in range(8) for kind, other in
-             (("cat", "town"), ("dog", "river"))]  # fmt: skip
 LINES = "\n".join(SENTENCES).encode() + b"\n"
 CONTEXT = "Paris is the capital of France. Rome is that of Italy."
 
@@ -270,72 +211,6 @@ def records(form: str) -> bytes:
         with pyarrow.ipc.new_file(buffer, table.schema) as writer:
             writer.write_table(table)
     return buffer.getvalue()
-
-
-@functools.cache
-def tokenizer_files() -> dict[str, bytes]:
-    """Returns the files of small tokenizers of all kinds, each in a folder."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    pairs = Tokenizer(models.BPE())
-    pairs.pre_tokenizer, pairs.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    pairs.train_from_iterator(
-        SENTENCES,
-        trainers.BpeTrainer(
-            vocab_size=300,
-            special_tokens=["<|endoftext|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    model = json.loads(pairs.to_str())["model"]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    pieces = WordPieceTokenizer.train(SENTENCES, vocab_size=60)
-    ids = json.loads(pieces.files()["tokenizer.json"])["model"]["vocab"]
-    added = {str(len(ids)): {"content": "[E1]", "special": True, "lstrip": False}}
-    about = {"kind": "WordPieceTokenizer", "fingerprint": pieces.fingerprint, "vocab_size": pieces.vocab_size}
-    return {
-        "pairs/tokenizer.json": pairs.to_str().encode(),
-        "gpt2/vocab.json": to_json(model["vocab"]),
-        "gpt2/merges.txt": "\n".join(["#version: 0.2", *merges, ""]).encode(),
-        "gpt2/added_tokens.json": to_json({"<x>": len(model["vocab"])}),
-        "pieces/tokenizer.json": pieces.files()["tokenizer.json"],
-        "saved/tokenizer.json": pieces.files()["tokenizer.json"],
-        "saved/about.json": to_json(about),
-        "bert/vocab.txt": "".join(f"{piece}\n" for piece in sorted(ids, key=ids.__getitem__)).encode(),
-        "bert/tokenizer_config.json": to_json({"do_lower_case": True, "added_tokens_decoder": added}),
-        "xl/vocab.txt": b"<eos>\n<unk>\nthe\ncat\n",
-        "words/words.json": WordTokenizer.train(SENTENCES).files()["words.json"],
-        "sentencepiece/x.model": fit_sentencepiece(SENTENCES, 300, "bpe"),
-    }
-
-
-def tokenizer(folder: str, load: Callable[[Path], Any]) -> Reader:
-    """Returns the reader of a tokenizer, which also encodes a text and decodes all ids."""
-
-    def files() -> dict[str, bytes]:
-        start = f"{folder}/"
-        return {name.removeprefix(start): text for name, text in tokenizer_files().items() if name.startswith(start)}
-
-    def read(place: Path) -> Any:
-        loaded = load(place)
-        ids = np.arange(loaded.vocab_size)
-        return [loaded.encode("The cat 7"), loaded.decode(ids), loaded.token_bytes(ids), loaded.fingerprint]
-
-    return Reader(files, read)
-
-
-def folder_tokenizer(kind: Any) -> Callable[[Path], Any]:
-    """Returns a function that reads the tokenizer of a kind from a folder of transformers."""
-
-    def read(folder: Path) -> Any:
-        from memjax.interop.tokenizer_files import describe_files, read_tokenizer
-
-        loaded = read_tokenizer(kind, folder)
-        describe_files(loaded, 8)
-        return loaded
-
-    return read
 
 
 def neighbor_arrays() -> dict[str, np.ndarray]:

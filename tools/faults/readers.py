@@ -28,7 +28,8 @@ import numpy as np
 
 from memjax.cli.errors import explain
 from memjax.data.sources import Texts
-from tools.faults.inputs import READERS, to_zip
+from tools.faults.input_files import to_zip
+from tools.faults.inputs import READERS
 from tools.faults.results import Results, Row
 
 __all__ = ["DAMAGES", "TABLE", "Outcome", "try_inputs", "try_reader", "try_readers"]
