@@ -54,14 +54,14 @@ class RotarySegment:
 
     Attributes:
       keys: `[batch, segment_length, key_heads, head_dim]`, keys to write to the memory at the end of the segment.
-      placed: `[batch, slots + segment_length, key_heads, head_dim]`, rotated keys of memory and segment. Every key is
-        rotated once, those of the memory at the first token of the segment.
-      values: `[batch, slots + segment_length, key_heads, head_dim]`, values of memory and segment.
+      placed: `[batch, key_heads, slots + segment_length, head_dim]`, rotated keys of memory and segment. Every key is
+        rotated once, those of the memory at the first token of the segment. Heads stand first, as products read them.
+      values: `[batch, key_heads, slots + segment_length, head_dim]`, values of memory and segment.
     """
 
     keys: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
-    placed: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
-    values: Leaf = dataclasses.field(metadata=axes_of("batch", None, "heads", None))
+    placed: Leaf = dataclasses.field(metadata=axes_of("batch", "heads", None, None))
+    values: Leaf = dataclasses.field(metadata=axes_of("batch", "heads", None, None))
 
 
 @tree_dataclass
@@ -112,6 +112,11 @@ def write(state: Any, segment: RotaryState, *, sinks: int = 0) -> Any:
     if sinks:
         new = dataclasses.replace(new, valid=new.valid.at[:, :sinks].set(filled))
     return where_rows(segment.valid.any(axis=1), new, state)
+
+
+def _swap_heads(array: Array) -> Array:
+    """Swaps the axes of slots and heads."""
+    return jnp.swapaxes(array, 1, 2)
 
 
 def _first_valid(valid: Array, number: int) -> tuple[Array, Array]:
@@ -258,7 +263,7 @@ class RotaryAttention(ProjectedAttention):
         # Not in the dtype of the memory: keys and values of the segment are rounded only when they are written.
         make = lambda slots: self._tokens(batch_size, slots, self.dtype)
         segment, whole = make(segment_length), make(self._num_slots + segment_length)
-        buffers = RotarySegment(segment.keys, whole.keys, whole.values)
+        buffers = RotarySegment(segment.keys, _swap_heads(whole.keys), _swap_heads(whole.values))
         if self.graft is not None:
             buffers = GraftedState(buffers, self.graft.init_segment(state.graft, segment_length))
         return DecodeState(state, buffers, jnp.zeros((batch_size,), jnp.int32))
@@ -306,7 +311,7 @@ class RotaryAttention(ProjectedAttention):
     ) -> tuple[Activations, DecodeState]:
         """Reads the first `lengths` tokens of a segment in every row at once. See `LayerMemory.decode_segment`."""
         memory, segment, slots = decode_state.memory, decode_state.segment, self._num_slots
-        length, total = x.shape[1], segment.placed.shape[1]
+        length, total = x.shape[1], segment.placed.shape[2]
         mask = jnp.arange(length)[None] < lengths[:, None]
         weights, y = self._weights(shared), self.apply_norm(x)
         waves = self.projector.waves(self.head_dim, np.arange(total))
@@ -315,12 +320,12 @@ class RotaryAttention(ProjectedAttention):
         keys, values = self.projector.keys_values(weights, y)
         segment = RotarySegment(
             keys.astype(segment.keys.dtype),
-            segment.placed.at[:, slots:].set(rotate(keys, *here)),
-            segment.values.at[:, slots:].set(values),
+            segment.placed.at[:, :, slots:].set(_swap_heads(rotate(keys, *here))),
+            segment.values.at[:, :, slots:].set(_swap_heads(values)),
         )
         visible = self._visible(jnp.arange(length)[None], self._valid(memory, mask))
         queries = rotate(self.projector.queries(weights, y), *here)
-        z, _ = self._read(weights, queries, segment.placed, segment.values, visible, True)
+        z, _ = self._read(weights, queries, _swap_heads(segment.placed), _swap_heads(segment.values), visible, True)
         y = self._add_output(weights, x, z, True, None)
         full = lengths == length
         memory, _ = self._write_full(memory, EmptyState(), segment, EmptyState(), full)
@@ -333,7 +338,7 @@ class RotaryAttention(ProjectedAttention):
         layers share. Returns the new residual stream and the decode state.
         """
         (memory, graft), (segment, buffers) = map(self._split, (decode_state.memory, decode_state.segment))
-        position, segment_length, total = decode_state.position, segment.keys.shape[1], segment.placed.shape[1]
+        position, segment_length, total = decode_state.position, segment.keys.shape[1], segment.placed.shape[2]
         weights, slots, y = self._weights(shared), self._num_slots, self.apply_norm(x)
         waves = self.projector.waves(self.head_dim, np.arange(total))
         segment = self._enter_segment(memory, segment, active & (position == 0), waves)
@@ -341,13 +346,14 @@ class RotaryAttention(ProjectedAttention):
         key, token_value = self.projector.keys_values(weights, y)
         segment = RotarySegment(
             ring_append(segment.keys, key, position, active),
-            ring_append(segment.placed, rotate(key, *here), position + slots, active),
-            ring_append(segment.values, token_value, position + slots, active),
+            ring_append(segment.placed, _swap_heads(rotate(key, *here)), position + slots, active, axis=2),
+            ring_append(segment.values, _swap_heads(token_value), position + slots, active, axis=2),
         )
         valid = self._valid(memory, jnp.ones((len(position), segment_length), bool))
         visible = self._visible(position[:, None], valid)
         query = self.projector.queries(weights, y)
-        z, _ = self._read(weights, rotate(query, *here), segment.placed, segment.values, visible, True)
+        placed, values = _swap_heads(segment.placed), _swap_heads(segment.values)
+        z, _ = self._read(weights, rotate(query, *here), placed, values, visible, True)
         reading = GraftReading(z, None)
         if self.graft is not None:
             asked = HostQueries(query, z, {"scale": self.projector.scale(weights)})
@@ -362,7 +368,7 @@ class RotaryAttention(ProjectedAttention):
     def _write_full(self, memory: Any, graft: Any, segment: RotarySegment, buffers: Any, full: Rows) -> tuple[Any, Any]:
         """Writes the segments of the rows in `full`, to the memory and to the graft."""
         written = jnp.broadcast_to(full[:, None], (len(full), segment.keys.shape[1]))
-        finished = RotaryState(segment.keys, segment.values[:, self._num_slots :], written)
+        finished = RotaryState(segment.keys, _swap_heads(segment.values)[:, self._num_slots :], written)
 
         def write_full(states: tuple[Any, Any]) -> tuple[Any, Any]:
             memory, graft = states
@@ -445,8 +451,8 @@ class RotaryAttention(ProjectedAttention):
 
         def place_memory(segment: RotarySegment) -> RotarySegment:
             def put(buffer: Array, new: Array) -> Array:
-                new = jnp.where(entering[:, None, None, None], new, buffer[:, :slots])
-                return buffer.at[:, :slots].set(new)
+                new = jnp.where(entering[:, None, None, None], _swap_heads(new), buffer[:, :, :slots])
+                return buffer.at[:, :, :slots].set(new)
 
             keys, values = (leaf.astype(self.dtype) for leaf in (memory.keys, memory.values))
             placed = rotate(keys, *(wave[None, :slots] for wave in waves))
