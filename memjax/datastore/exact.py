@@ -34,6 +34,7 @@ from memjax.datastore.index import (
     pad_neighbors,
 )
 from memjax.datastore.store import Store
+from memjax.functional.best_entries import best_groups
 from memjax.functional.named_operations import operation
 
 __all__ = ["ExactIndex", "StreamedIndex", "half_squared_norms", "nearest_entries"]
@@ -368,7 +369,7 @@ def _add_block(
     wanted = old_ranks.shape[1]
     groups = ranks.shape[1] // GROUP
     if ranks.shape[1] % GROUP == 0 and wanted * 4 <= groups:
-        ranks, places = _best_groups(ranks, wanted)
+        ranks, places = best_groups(ranks, wanted, GROUP)
         ids = jnp.where(ranks > -jnp.inf, first + places, -1)
     else:
         ids = jnp.broadcast_to(first + lax.iota(jnp.int32, ranks.shape[1])[None], ranks.shape)
@@ -380,20 +381,6 @@ def _add_block(
         jnp.take_along_axis(ids, jnp.maximum(order - wanted, 0), axis=1),
     )
     return top, jnp.where(top > -jnp.inf, ids, -1)
-
-
-def _best_groups(ranks: Array, wanted: int) -> tuple[Array, Array]:
-    """Returns the ranks and positions of all entries in the `wanted` groups with the best maxima, by position.
-
-    Among them are the `wanted` best entries. If one of these were in another group, each of the `wanted` chosen groups
-    would hold an entry that is better, or as good and at an earlier position.
-    """
-    grouped = ranks.reshape(ranks.shape[0], -1, GROUP)
-    _, chosen = lax.top_k(jnp.max(grouped, axis=-1), wanted)
-    chosen = jnp.sort(chosen, axis=1)
-    ranks = jnp.take_along_axis(grouped, chosen[:, :, None], axis=1)  # [queries, wanted, GROUP]
-    places = chosen[:, :, None] * GROUP + lax.iota(jnp.int32, GROUP)[None, None]
-    return ranks.reshape(ranks.shape[0], -1), places.reshape(ranks.shape[0], -1)
 
 
 def _distances(queries: Array, keys: Array, ids: Array, block: int) -> Array:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from memjax.functional.best_entries import best_entries
 from memjax.functional.named_operations import operation
 
 __all__ = ["gather_slots", "select_neighbors", "threshold_mask"]
@@ -132,7 +133,7 @@ def threshold_mask(
     valid = valid[:, None, None, :]
     scores = jnp.where(valid, lax.stop_gradient(scores), -jnp.inf)
     # The minimum and not the last entry of top_k: XLA turns a slice of top_k into a full sort (60 times slower).
-    threshold = jnp.min(lax.top_k(scores, num_neighbors)[0], axis=-1, keepdims=True)
+    threshold = jnp.min(best_entries(scores, num_neighbors)[0], axis=-1, keepdims=True)
     return valid & (scores >= threshold)
 
 
@@ -148,7 +149,7 @@ def _select(
         elif method == "approximate":
             best, ids = lax.approx_max_k(scores, num_neighbors, recall_target=recall_target)
         else:
-            best, ids = lax.top_k(scores, num_neighbors)
+            best, ids = best_entries(scores, num_neighbors)
         return ids.astype(jnp.int32), best > -jnp.inf
 
     if not jax.sharding.get_abstract_mesh().empty:  # rows and heads may live on different devices

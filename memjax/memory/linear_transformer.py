@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import named
 from memjax.functional.linear_attention import (
@@ -137,6 +137,19 @@ class LinearTransformerAttention(Residual, LayerMemory):
         z, new = self._read_write(x, reset_linear_state(state, start), mask, self.chunk_length, deterministic)
         new = where_rows(mask.any(axis=1), new, state)
         return self._finish(x, z, deterministic), new, Aux(metrics={self.figure: self._rank(new, mask)})
+
+    @property
+    def decodes_segments(self) -> bool:
+        """True: the state after a segment is that after its last token."""
+        return True
+
+    def decode_segment(
+        self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"]
+    ) -> tuple[Activations, DecodeState]:
+        """Reads the first `lengths` tokens of a segment in every row. See `LayerMemory.decode_segment`."""
+        mask = jnp.arange(x.shape[1])[None] < lengths[:, None]
+        y, new, _ = self(x, decode_state.memory, start_of_document=jnp.zeros(len(x), bool), mask=mask)
+        return y, DecodeState(new, EmptyState(), decode_state.position + lengths.astype(jnp.int32))
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows

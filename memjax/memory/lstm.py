@@ -9,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import named
 from memjax.functional.precision import at_least_float32
@@ -105,6 +105,19 @@ class LSTMLayer(LayerMemory):
         fresh = where_rows(start_of_document, jax.tree.map(jnp.zeros_like, state), state)
         y, new = self._read(x, fresh, mask)
         return self.drop(y, deterministic=deterministic), where_rows(mask.any(axis=1), new, state), Aux()
+
+    @property
+    def decodes_segments(self) -> bool:
+        """True: the state after a segment is that after its last token."""
+        return True
+
+    def decode_segment(
+        self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"]
+    ) -> tuple[Activations, DecodeState]:
+        """Reads the first `lengths` tokens of a segment in every row. See `LayerMemory.decode_segment`."""
+        mask = jnp.arange(x.shape[1])[None] < lengths[:, None]
+        y, new, _ = self(x, decode_state.memory, start_of_document=jnp.zeros(len(x), bool), mask=mask)
+        return y, DecodeState(new, EmptyState(), decode_state.position + lengths.astype(jnp.int32))
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows

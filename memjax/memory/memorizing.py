@@ -12,7 +12,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import named
 from memjax.functional.attention import attention, neighbor_attention, visibility
@@ -271,10 +271,7 @@ class MemorizingAttention(ProjectedAttention):
         state, weights = reset(state, start_of_document), self._weights(shared, deterministic)
         queries, segment = self._project(weights, x, mask, state.document_position, deterministic)
         tokens, cache_valid = self._with_cache(state.cache, segment)
-        visible = visibility(length, cache_valid, mask, window=self._reach)
-        if not self.sees_itself:
-            distances = relative_distances(length, self.cache_length + length)
-            visible = visible & jnp.asarray(distances > 0)[None, None]
+        visible = self._visible(cache_valid, mask)
         drop = lambda positions: self.drop(positions, deterministic=deterministic)
         local = self._place(weights, queries, tokens, visible, None, drop)
         y, aux = self._read(weights, queries, local, state.memory, mask, deterministic)
@@ -287,6 +284,42 @@ class MemorizingAttention(ProjectedAttention):
         if self.empty_memory == "zeros":  # padding in front would change the keys that a first token attends to
             y = refuse_padding_in_front(y, read_mask)
         return y, write(state, segment, policy=self.write_policy), aux
+
+    def _visible(self, cache_valid: Array | None, mask: Array) -> Array:
+        """Returns which keys of cache and segment each token of a segment reads, `[batch, 1, length, total]`."""
+        length = mask.shape[1]
+        visible = visibility(length, cache_valid, mask, window=self._reach)
+        if self.sees_itself:
+            return visible
+        return visible & jnp.asarray(relative_distances(length, self.cache_length + length) > 0)[None, None]
+
+    @property
+    def decodes_segments(self) -> bool:
+        """True: a segment is read as by `__call__`, and its keys and values are kept."""
+        return True
+
+    def decode_segment(
+        self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"], shared: Any = None
+    ) -> tuple[Activations, DecodeState]:
+        """Reads the first `lengths` tokens of a segment in every row at once. See `LayerMemory.decode_segment`."""
+        memory, weights, length = decode_state.memory, self._weights(shared), x.shape[1]
+        mask = jnp.arange(length)[None] < lengths[:, None]
+        queries, segment = self._project(weights, x, mask, memory.document_position, deterministic=True)
+        tokens, cache_valid = self._with_cache(memory.cache, segment)
+        local = self._place(weights, queries, tokens, self._visible(cache_valid, mask), None, None)
+        y, _ = self._read(weights, queries, local, memory.memory, mask, deterministic=True)
+        y = self._add_output(weights, x, y, True, None)
+        segment = jax.tree.map(lambda buffer, new: new.astype(buffer.dtype), decode_state.segment, segment)
+        full = lengths == length
+        return y, DecodeState(
+            self._write_full(memory, segment, full), segment, jnp.where(full, 0, lengths).astype(jnp.int32)
+        )
+
+    def _write_full(self, memory: MemorizingState, segment: TokenProjections, full: Rows) -> MemorizingState:
+        """Returns the memory after the segments of the rows in `full` are written to it."""
+        finished = dataclasses.replace(segment, valid=jnp.broadcast_to(full[:, None], segment.valid.shape))
+        write_full = lambda memory: write(memory, finished, policy=self.write_policy)
+        return jax.lax.cond(full.any(), write_full, lambda memory: memory, memory)
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None
@@ -315,9 +348,7 @@ class MemorizingAttention(ProjectedAttention):
         y, _ = self._read(weights, queries, local, memory.memory, active[:, None], deterministic=True)
         y = self._add_output(weights, x, y, True, None)
 
-        full = active & (position + 1 == segment_length)
-        finished = dataclasses.replace(segment, valid=jnp.broadcast_to(full[:, None], segment.valid.shape))
-        memory = jax.lax.cond(full.any(), lambda m: write(m, finished, policy=self.write_policy), lambda m: m, memory)
+        memory = self._write_full(memory, segment, active & (position + 1 == segment_length))
         return y, DecodeState(memory, segment, next_position(position, active, segment_length))
 
     def _place(

@@ -205,7 +205,7 @@ def main() -> None:
     about = ABOUT[given.what]
     if given.what == "speed":
         facts["bound"] = bound(given)
-        about += BOUND.format(**facts["bound"])
+        about += BOUND.format(threads=THREADS, **facts["bound"])
     print(json.dumps(facts, indent=1))
     if given.record:
         words = f"python -m tools.measurements.beside_transformers {given.what} --run RUN --python PYTHON"
