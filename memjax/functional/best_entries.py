@@ -17,7 +17,7 @@ FEWEST_GROUPS = 4
 @operation
 def best_entries(
     scores: Float[Array, "*batch entries"], number: int
-) -> tuple[Float[Array, "*batch {number}"], Int[Array, "*batch {number}"]]:
+) -> tuple[Float[Array, "*batch best"], Int[Array, "*batch best"]]:
     """Finds the `number` largest scores of the last axis and their places, largest first, and of equal ones the first:
     the result of `lax.top_k`, bit for bit.
 
@@ -78,5 +78,5 @@ def best_groups(scores: Array, number: int, size: int) -> tuple[Array, Array]:
     _, chosen = lax.top_k(jnp.max(grouped, axis=-1), number)
     chosen = jnp.sort(chosen, axis=-1)[..., None]
     best = jnp.take_along_axis(grouped, chosen, axis=-2)  # [..., number, size]
-    places = chosen * size + lax.iota(jnp.int32, size)
+    places = chosen * size + lax.iota(jnp.int32, size).reshape(*(1,) * (chosen.ndim - 1), size)
     return best.reshape(*batch, -1), places.reshape(*batch, -1)
