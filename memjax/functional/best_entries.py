@@ -10,8 +10,8 @@ from memjax.functional.named_operations import operation
 
 __all__ = ["best_entries", "best_groups"]
 
-FEWEST_GROUPS = 4
-"""smallest number of groups for each wanted entry, with which a search by groups is worth its gather"""
+SMALLEST_GROUP = 16
+"""size of a group from which on a search by groups is worth its gather"""
 
 
 @operation
@@ -38,7 +38,7 @@ def best_entries(
     """
     size = group_size(scores.shape[-1], number)
     plain = lambda scores: tuple(lax.top_k(scores, number))
-    if scores.shape[-1] < FEWEST_GROUPS * number * size or size == 1:
+    if size < SMALLEST_GROUP:
         return plain(scores)
 
     def by_groups(scores: Array) -> tuple[Array, Array]:

@@ -183,7 +183,8 @@ def test_threshold_mask_with_ties_and_few_valid_slots():
 def test_threshold_needs_no_sort():
     """XLA turns `top_k(...)[..., -1]` into a sort of the whole memory, 60 times slower on a CPU."""
     compiled = threshold_mask.lower(jnp.zeros((1, 1, 2, 64)), jnp.ones((1, 64), bool), 4).compile()
-    assert " sort(" not in compiled.as_text()
+    sorts = [line for line in compiled.as_text().splitlines() if " sort(" in line]
+    assert all("[1,1,2,4]" in line for line in sorts), "more is sorted than the numbers of 4 groups"
 
 
 def test_selection_carries_no_gradient_but_scores_do(case):
