@@ -18,7 +18,8 @@ STEADY = {"resident": 1000, "descriptors": 9, "threads": 4}
         (2000, {"resident": 979}, ["resident: 1,000 after 1,000 steps, 979 after 2,000"]),
         (2000, {"threads": 5}, ["threads: 4 after 1,000 steps, 5 after 2,000"]),
         (2000, {"descriptors": 10}, ["descriptors: 9 after 1,000 steps, 10 after 2,000"]),
-        (2000, {"descriptors": 8, "threads": 3}, []),
+        (2000, {"descriptors": 8}, ["descriptors: 9 after 1,000 steps, 8 after 2,000"]),
+        (2000, {"threads": 3}, ["threads: 4 after 1,000 steps, 3 after 2,000"]),
         (900, {"threads": 5}, []),
     ],
 )

@@ -26,6 +26,8 @@ from memjax.tasks.interface import make_task
 from memjax.training.train_state import init_variables
 from memjax.training.update_functions import make_update_functions
 from tools.bench.harness import speed_ratio
+from tools.results import pages
+from tools.results.ledger import measured, together
 
 VOCAB = 4096
 
@@ -78,6 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
     sizes = {"rounds": 11, "warm": 2, "dim": 128, "num_layers": 30, "last": 6, "rank": 8, "rows": 8}
     for name, value in {**sizes, "segment_length": 64}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
     args = parser.parse_args(arguments)
     last = args.num_layers - args.last
     contenders = [
@@ -88,12 +91,22 @@ def main(arguments: list[str] | None = None) -> None:
     for turn in range(args.warm + args.rounds):
         for contender in contenders:
             contender.run(record=turn >= args.warm)
+    rows = []
     for contender in contenders:
         ratio = speed_ratio(contenders[0].seconds, contender.seconds)
-        print(
-            f"{contender.name}: {statistics.median(contender.seconds) * 1e3:.1f} ms a step, {ratio['value']:.2f} times "
-            f"the first ({ratio['low']:.2f} to {ratio['high']:.2f}), {contender.trained:,} trained parameters"
+        facts = {"trained_parameters": contender.trained, "milliseconds": 1e3 * statistics.median(contender.seconds)}
+        facts |= {"times_the_first": ratio["value"], "low": ratio["low"], "high": ratio["high"]}
+        rows.append({"what": contender.name, **facts})
+        print(rows[-1], flush=True)
+    if args.record:
+        about = (
+            f"Medians of {args.rounds} turns in one process, {args.num_layers} layers of width {args.dim}, adapters of "
+            f"rank {args.rank}, {args.rows} rows of {args.segment_length} tokens."
         )
+        command = f"python -m tools.measurements.adapter_states --record '{args.record}'"
+        title = f"A step of adapters above stored states: {args.record}"
+        found = measured("adapter_states", args.record, together(rows), command=command, title=title, about=about)
+        pages.record(found)
 
 
 if __name__ == "__main__":

@@ -281,7 +281,7 @@ def _llm_recall(known: Known) -> str:
 def _llm_speed(known: Known) -> str:
     """How many times as fast as transformers a language model is."""
     rows = apart(known.facts("llm_speed", LANGUAGE_MODEL))
-    return "; ".join(f"{row['what']}: {row['times_as_fast']:.1f} times" for row in rows)
+    return "; ".join(f"{row['what']}: {row['times_as_fast']:.2f} times" for row in rows)
 
 
 MAKERS: dict[str, Callable[[Known], str]] = {

@@ -14,8 +14,8 @@ from tools.texts.pictures import pictures
 
 DOCS = (
     "papers",
-    *(f"guides/{name}" for name in ("training", "pods", "plan", "datastores", "lifelong", "llms_memory")),
-    "guides/llms_adapters",
+    *(f"guides/{name}" for name in ("training", "pods", "plan", "datastores", "lifelong", "llms")),
+    *(f"guides/llms_{name}" for name in ("memory", "adapters")),
 )
 """pages of `docs/` that have results between markers"""
 MOST_FILES = 80
