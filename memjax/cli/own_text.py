@@ -153,10 +153,11 @@ def _why(
         then += f"; {memory_kind} forgets nothing, records of which each is a document suit it better than a long text"
     pieces = data.tokenizer.vocab_size
     tokenizer = f"{type(data.tokenizer).__name__} of {pieces:,}" if pieces else type(data.tokenizer).__name__
+    tokenizer = "" if config.training.init_from else f"{tokenizer}, "  # that of the run
     reason = "chosen by that size" if by_size else "as asked"
     sizes = f"{model.num_layers} layers of {model.dim}, {config.training.steps:,} steps of {data.batch_size} x "
     return (
         f"{path}: {amount} in {count:,} {'file' if count == 1 else 'files'}; config {name}"
         f"{f', variant {variant}' if variant else ''} ({reason}): {described}, "
-        f"{tokenizer}, {sizes}{data.segment_length} tokens; `memjax configs` lists others{then}"
+        f"{tokenizer}{sizes}{data.segment_length} tokens; `memjax configs` lists others{then}"
     )
