@@ -37,7 +37,11 @@ def best_entries(
       [9. 3.] [2 1]
     """
     size = group_size(scores.shape[-1], number)
-    plain = lambda scores: tuple(lax.top_k(scores, number))
+
+    def plain(scores: Array) -> tuple[Array, Array]:
+        best, places = lax.top_k(scores, number)
+        return best, places
+
     if size < SMALLEST_GROUP:
         return plain(scores)
 
