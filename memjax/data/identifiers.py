@@ -54,10 +54,10 @@ def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) ->
     ends = np.cumsum(token_bytes, dtype=np.int64)
     if (ends[-1] if len(ends) else 0) != len(content):
         raise ValueError(f"token_bytes: {int(token_bytes.sum())} bytes of {len(content)}; use a lossless tokenizer")
-    result = np.zeros(len(token_bytes), np.int32)
+    tokens_back = np.zeros(len(token_bytes), np.int32)
     matches = [match for match in _IDENTIFIER.finditer(content) if match.group() not in _KEYWORDS]
     if not matches:
-        return result
+        return tokens_back
     spans = np.array([match.span() for match in matches], np.int64)
     first = np.searchsorted(ends, spans[:, 0], side="right")
     last = np.searchsorted(ends, spans[:, 1], side="left")
@@ -71,5 +71,5 @@ def identifier_distances(text: str, ids: np.ndarray, token_bytes: np.ndarray) ->
     sizes = (last - first + 1)[::-1]
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     distances = np.where(earlier >= 0, first - last[earlier], 0)
-    result[np.repeat(first[::-1], sizes) + within] = np.repeat(distances[::-1], sizes)
-    return result
+    tokens_back[np.repeat(first[::-1], sizes) + within] = np.repeat(distances[::-1], sizes)
+    return tokens_back

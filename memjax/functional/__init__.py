@@ -7,6 +7,7 @@ sizes are equal, or if all arguments have it.
 """
 
 from memjax.functional.attention import *
+from memjax.functional.best_entries import *
 from memjax.functional.compression import *
 from memjax.functional.divergence import *
 from memjax.functional.fifo import *

@@ -36,7 +36,7 @@ def best_entries(
       >>> print(*best_entries(jnp.array([0.0, 3.0, 9.0, 3.0]), 2))
       [9. 3.] [2 1]
     """
-    size = group_size(scores.shape[-1], number)
+    size = _group_size(scores.shape[-1], number)
 
     def plain(scores: Array) -> tuple[Array, Array]:
         best, places = lax.top_k(scores, number)
@@ -53,18 +53,10 @@ def best_entries(
     return lax.platform_dependent(scores, cpu=by_groups, default=plain)
 
 
-def group_size(entries: int, number: int) -> int:
-    """Returns the number of entries in a group: a power of 2, with which there are about as many groups as entries in
-    the best `number` of them.
-
-    Example:
-      >>> group_size(8192, 32), group_size(100, 50)
-      (16, 1)
-    """
-    return 2 ** max(0, round(math.log2(entries / number) / 2))
-
-
-def best_groups(scores: Array, number: int, size: int) -> tuple[Array, Array]:
+@operation
+def best_groups(
+    scores: Float[Array, "*batch entries"], number: int, size: int
+) -> tuple[Float[Array, "*batch candidates"], Int[Array, "*batch candidates"]]:
     """Returns the scores and places of all entries in the `number` groups with the largest maxima, by place. A group
     has `size` neighbouring entries.
 
@@ -75,6 +67,14 @@ def best_groups(scores: Array, number: int, size: int) -> tuple[Array, Array]:
       scores: `[..., entries]`, scores.
       number: Number of groups, at most `entries / size`.
       size: Number of entries in a group.
+
+    Returns:
+      Scores and int32 places, both `[..., number * size]`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> print(*best_groups(jnp.array([0.0, 3.0, 9.0, 1.0, 4.0, 5.0]), 2, 2))
+      [9. 1. 4. 5.] [2 3 4 5]
     """
     *batch, entries = scores.shape
     padding = [(0, 0)] * len(batch) + [(0, -entries % size)]
@@ -84,3 +84,14 @@ def best_groups(scores: Array, number: int, size: int) -> tuple[Array, Array]:
     best = jnp.take_along_axis(grouped, chosen, axis=-2)  # [..., number, size]
     places = chosen * size + lax.iota(jnp.int32, size).reshape(*(1,) * (chosen.ndim - 1), size)
     return best.reshape(*batch, -1), places.reshape(*batch, -1)
+
+
+def _group_size(entries: int, number: int) -> int:
+    """Returns the number of entries in a group: a power of 2, with which there are about as many groups as entries in
+    the best `number` of them.
+
+    Example:
+      >>> _group_size(8192, 32), _group_size(100, 50)
+      (16, 1)
+    """
+    return 2 ** max(0, round(math.log2(entries / number) / 2))

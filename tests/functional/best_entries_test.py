@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from memjax.functional.best_entries import best_entries, best_groups, group_size
+from memjax.functional.best_entries import best_entries, best_groups, _group_size
 
 
 @pytest.mark.parametrize("entries, number", [(4096, 8), (4099, 8), (8192, 32), (600, 1), (64, 32), (40, 40)])
@@ -26,7 +26,7 @@ def test_entries_are_those_of_top_k(entries, number, kind):
 def test_large_arrays_are_searched_by_groups():
     searches = lambda entries: str(jax.make_jaxpr(lambda scores: best_entries(scores, 8))(jnp.zeros((2, entries))))
     assert searches(4096).count("top_k") > searches(40).count("top_k")
-    assert group_size(4096, 8) == 16
+    assert _group_size(4096, 8) == 16
 
 
 def test_groups_stand_by_place():
