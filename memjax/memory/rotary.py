@@ -325,11 +325,25 @@ class RotaryAttention(ProjectedAttention):
         )
         visible = self._visible(jnp.arange(length)[None], self._valid(memory, mask))
         queries = rotate(self.projector.queries(weights, y), *here)
-        z, _ = self._read(weights, queries, _swap_heads(segment.placed), _swap_heads(segment.values), visible, True)
+        z = self._read_segment(weights, queries, memory, segment, visible)
         y = self._add_output(weights, x, z, True, None)
         full = lengths == length
         memory, _ = self._write_full(memory, EmptyState(), segment, EmptyState(), full)
         return y, DecodeState(memory, segment, jnp.where(full, 0, lengths).astype(jnp.int32))
+
+    def _read_segment(
+        self, weights: Weights, queries: Array, memory: Any, segment: RotarySegment, visible: Array
+    ) -> Array:
+        """Attends to memory and segment, or where the memory is empty in every row, as at the beginning of a document,
+        to the segment alone, in about half the time. Returns the result of every head.
+        """
+        keys, values = _swap_heads(segment.placed), _swap_heads(segment.values)
+        read_from = lambda first: self._read(
+            weights, queries, keys[:, first:], values[:, first:], visible[..., first:], True
+        )[0]
+        if isinstance(memory, EmptyState):
+            return read_from(0)
+        return jax.lax.cond(memory.valid.any(), lambda: read_from(0), lambda: read_from(self._num_slots))
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None

@@ -139,3 +139,19 @@ def test_settings_without_slots_have_no_sinks():
 def test_what_cannot_be_is_refused_in_a_line(fields, message):
     with pytest.raises(ValueError, match=message):
         part(**fields).init_state(1)
+
+
+@pytest.mark.parametrize("sizes", [{"memory_length": 6}, {"memory_length": 6, "sinks": 2}, {"memory_length": 0}])
+def test_a_prompt_at_the_beginning_of_a_document_is_read_at_once(sizes):
+    memory = part(**sizes).clone(dtype=jnp.float32)
+    x = jax.random.normal(jax.random.key(3), (2, 4, memory.dim))
+    state = memory.init_state(2)
+    variables = memory.init(jax.random.key(0), x, state, start_of_document=jnp.ones(2, bool))
+    y, new, _ = memory.apply(variables, x, state, start_of_document=jnp.ones(2, bool))
+    start, lengths = memory.init_decode_state(state, 4, 2), jnp.array([4, 2])
+    found, after = memory.apply(variables, x, start, lengths=lengths, method="decode_segment")
+    np.testing.assert_allclose(found[0], y[0], atol=1e-5)
+    np.testing.assert_allclose(found[1, :2], y[1, :2], atol=1e-5)
+    assert after.position.tolist() == [0, 2]
+    for here, there in zip(jax.tree.leaves(after.memory), jax.tree.leaves(new), strict=True):
+        np.testing.assert_allclose(np.float32(here[0]), np.float32(there[0]), atol=1e-6)
