@@ -223,7 +223,7 @@ def cache(scale):
 
 for text in texts:
     run = opened(text, SEGMENT, memory_length=SEGMENT)
-    tried = {scale: score(run, split="validation", max_segments=2, cache=cache(scale)) for scale in (20.0, 40.0, 80.0)}
+    tried = {scale: score(run, split="validation", max_segments=2, cache=cache(scale)) for scale in (20.0, 40.0)}
     best = min(tried, key=tried.get)
     bits[text, "and a cache"] = score(run, cache=cache(best))
     saved = 1 - bits[text, "and a cache"] / bits[text, "memory and sinks"]
