@@ -182,7 +182,7 @@ def train_byte_pairs(
     )
     tokenizer.train_from_iterator(texts, trainer)
     with write_then_rename(path) as partial:
-        tokenizer.save(str(partial))
+        partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")  # `save` raises no OSError
     return BytePairTokenizer(path)
 
 

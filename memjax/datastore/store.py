@@ -358,10 +358,10 @@ def read_header(path: Path) -> tuple[Header, dict[str, Any]]:
     if not (path / "meta.json").is_file():
         raise ValueError(f"path: {path} is not a datastore, allowed: a folder that `memjax datastore build` has made")
     meta = read_checked_json(path / "meta.json")
-    if meta["format"] != FORMAT:
+    if meta.get("format") != FORMAT:
         raise ValueError(
-            f"path: {path} has format {meta['format']}, allowed: {FORMAT}; read it with the version of memjax that "
-            "has written it"
+            f"path: {path / 'meta.json'} has format {meta.get('format')}, allowed: {FORMAT}; read it with the version "
+            "of memjax that has written it"
         )
     names = [field.name for field in dataclasses.fields(Header) if field.name in meta]
     return Header(**{name: meta[name] for name in names}), meta

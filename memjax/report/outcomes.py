@@ -113,10 +113,12 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
     from memjax.training.metrics import read_metrics
 
     file = Path(run).expanduser() / "metrics.jsonl"
-    if config.lifelong is None or not file.exists():
+    if config.lifelong is None:
         return {}
     task = make_task(config)
-    logged = read_metrics(file) if log is None else log
+    logged = read_metrics(file) if log is None else log  # without a file nothing, and a line of a finished run
+    if not logged:
+        return {}
     check_log(file, logged, (*task.matrix_metrics, *task.extra_metrics))
     try:
         facts = summarize_stream(task, logged)

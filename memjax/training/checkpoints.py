@@ -324,7 +324,12 @@ class Checkpoints:
             item=item, restore_args={name: place(name) for name in names}, partial_restore=True
         )
         with _silence_later_errors():
-            return self._open_manager().restore(step, args=ocp.args.Composite(state=restore)).state
+            arrays = self._open_manager().restore(step, args=ocp.args.Composite(state=restore)).state
+        # Where the file of the tree is damaged, Orbax gives back what it was asked for instead of arrays.
+        unread = [name for name in names if isinstance(arrays.get(name), None | jax.ShapeDtypeStruct)]
+        if unread:
+            raise ValueError(f"{preview_names(unread)} were not read")
+        return arrays
 
     def _incomplete_steps(self) -> list[int]:
         """Lists the steps whose checkpoint was not completed, or is just being written."""
@@ -336,6 +341,7 @@ class Checkpoints:
         if self._opened is None:
             import orbax.checkpoint as ocp
 
+            logging.getLogger("asyncio").addFilter(_is_no_error_of_tensorstore)  # the same function is added once
             for step in self._incomplete_steps():  # before Orbax removes what an interrupted save has left
                 self._on_warning(f"checkpoint {step} is not complete: it is left out")
             handler = ocp.PyTreeCheckpointHandler(type_handler_registry=_make_type_handlers())
@@ -407,6 +413,14 @@ def _silence_later_errors() -> Iterator[None]:
         raise
     finally:
         sys.unraisablehook = previous
+
+
+def _is_no_error_of_tensorstore(record: logging.LogRecord) -> bool:
+    """Filter of asyncio's log. It drops the tracebacks of reads and writes that have failed beside another one, which
+    asyncio prints when their tasks are collected, at any later time.
+    """
+    error = str(record.exc_info[1]) if record.exc_info else ""
+    return "tensorstore_spec" not in error and "OCDBT" not in error
 
 
 class _DamagedCheckpoint(Exception):  # noqa: N818 (a state, not a mistake)

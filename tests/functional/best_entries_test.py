@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from memjax.functional.best_entries import best_entries, best_groups, _group_size
+from memjax.functional.best_entries import _group_size, best_entries, best_groups
 
 
 @pytest.mark.parametrize("entries, number", [(4096, 8), (4099, 8), (8192, 32), (600, 1), (64, 32), (40, 40)])

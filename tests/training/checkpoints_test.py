@@ -1,5 +1,6 @@
 import contextlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -108,6 +109,29 @@ def test_damage_falls_back_to_the_newest_intact_step(opened, part):
         damage(checkpoints, step, part)
     with pytest.raises(ValueError, match=r"none of the checkpoints \[3, 4\] is intact"):
         checkpoints.restore(shapes())
+
+
+def test_arrays_that_the_file_of_the_tree_no_longer_names_are_damage(opened):
+    """Orbax then returns what it was asked for, `jax.ShapeDtypeStruct`, and no error."""
+    checkpoints, lines = opened
+    for step in (2, 4):
+        checkpoints.save(step, tree(step), extra=step)
+    (file,) = checkpoints.directory.glob("*4/state/_METADATA")
+    content = file.read_text()
+    assert "kernel" in content
+    file.write_text(content.replace("kernel", "kernal"))
+    assert checkpoints.restore(shapes()).step == 2
+    assert lines[0].startswith("checkpoint 4 is damaged, its arrays cannot be read (ValueError)")
+
+
+def test_errors_of_tensorstore_are_not_told_a_second_time(opened, caplog):
+    checkpoints, _ = opened
+    checkpoints.save(2, tree(2))
+    asyncio_log = logging.getLogger("asyncio")
+    for text, told in (("DATA_LOSS: Error reading in OCDBT database", False), ("of the user", True)):
+        error = ValueError(text)
+        asyncio_log.error("Task exception was never retrieved", exc_info=(ValueError, error, None))
+        assert any(record.exc_info[1] is error for record in caplog.records) == told
 
 
 def test_a_value_that_changed_is_found_by_its_checksum(opened, monkeypatch):
