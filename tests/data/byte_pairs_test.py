@@ -118,3 +118,12 @@ def test_bad_files_are_refused(tmp_path):
         BytePairTokenizer(tmp_path / "nothing")
     with pytest.raises(ValueError, match="vocab_size: given 257, allowed: more than 257"):
         train_byte_pairs(TEXTS, tmp_path / "small.json", vocab_size=257)
+
+
+def test_a_vocabulary_that_does_not_fit_on_the_disk_is_an_error_of_the_disk(tmp_path):
+    """`Tokenizer.save` raises an `Exception` without the number of the error."""
+    from tools.faults.interruptions import limit_file_size
+
+    with limit_file_size(64), pytest.raises(OSError, match="large"):
+        train_byte_pairs(["a text " * 50], tmp_path / "pairs.json", vocab_size=260)
+    assert not (tmp_path / "pairs.json").exists()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from memjax.datastore import Header, Store
+from memjax.datastore.files import write_checked_json
 from tests.datastore.stores import HEADER, make_header, make_store
 
 RNG = np.random.default_rng(0)
@@ -135,6 +136,13 @@ def test_a_flipped_bit_in_meta_is_named(tmp_path, position):
     data[position] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"meta\.json is damaged: it is not what was written"):
+        Store(tmp_path / "s")
+
+
+def test_a_file_of_something_else_is_no_header(tmp_path):
+    make_store(tmp_path / "s", KEYS)
+    write_checked_json(tmp_path / "s" / "meta.json", {"shard": 1})
+    with pytest.raises(ValueError, match=r"meta\.json has format None, allowed: "):
         Store(tmp_path / "s")
 
 
