@@ -79,8 +79,9 @@ def _read(path: str, changed: int, num_words: int) -> WordVectors:
         if number == 1 and len(numbers) == 1:  # word2vec's header: words and width
             continue
         width = width or len(numbers)
-        if len(numbers) != width:
-            raise ValueError(f"{path}:{number}: given {len(numbers)} numbers, allowed: {width}, as the first line has")
+        if not width or len(numbers) != width:
+            allowed = f"{width}, as the first line has" if width else "a word and its numbers"
+            raise ValueError(f"{path}:{number}: given {len(numbers)} numbers, allowed: {allowed}")
         if word in words or word in SYMBOLS:
             continue
         with reading(f"{path}:{number}", "a word and its numbers"):

@@ -140,6 +140,7 @@ def test_word_vectors_by_word_and_the_mean_for_others(tmp_path):
         ("the 1 2\nof 3\n", ":2: given 1 numbers, allowed: 2, as the first line has"),
         ("the 1 2\nof 3 x\n", ":2 cannot be read .*'x'.*, allowed: a word and its numbers"),
         ("the 1 nan\n", "a number that is not finite"),
+        ("the\nof 1 2\n", ":1: given 0 numbers, allowed: a word and its numbers"),
     ],
 )
 def test_vectors_that_do_not_fit_are_refused(tmp_path, text, line):
