@@ -381,11 +381,12 @@ class RotaryAttention(ProjectedAttention):
 
     def _write_full(self, memory: Any, graft: Any, segment: RotarySegment, buffers: Any, full: Rows) -> tuple[Any, Any]:
         """Writes the segments of the rows in `full`, to the memory and to the graft."""
-        written = jnp.broadcast_to(full[:, None], (len(full), segment.keys.shape[1]))
-        finished = RotaryState(segment.keys, _swap_heads(segment.values)[:, self._num_slots :], written)
 
         def write_full(states: tuple[Any, Any]) -> tuple[Any, Any]:
             memory, graft = states
+            written = jnp.broadcast_to(full[:, None], (len(full), segment.keys.shape[1]))
+            # Made here, since outside it would be copied for every token.
+            finished = RotaryState(segment.keys, _swap_heads(segment.values)[:, self._num_slots :], written)
             if self.graft is not None:
                 tokens = self._host_tokens(self._join(memory, finished), segment.keys)
                 graft = self.graft.finish(graft, buffers, tokens)
