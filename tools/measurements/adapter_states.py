@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
             f"Medians of {args.rounds} turns in one process, {args.num_layers} layers of width {args.dim}, adapters of "
             f"rank {args.rank}, {args.rows} rows of {args.segment_length} tokens."
         )
-        command = f"python -m tools.measurements.adapter_states --record '{args.record}'"
+        command = f"python -m tools.measurements.adapter_states --dim {args.dim} --rounds {args.rounds} --record '{args.record}'"
         title = f"A step of adapters above stored states: {args.record}"
         found = measured("adapter_states", args.record, together(rows), command=command, title=title, about=about)
         pages.record(found)
