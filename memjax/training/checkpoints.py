@@ -319,9 +319,9 @@ class Checkpoints:
                 return ocp.RestoreArgs(restore_type=np.ndarray)
             return ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=shardings[name])
 
-        item = {name: jax.ShapeDtypeStruct(descriptions[name][1], jnp.dtype(descriptions[name][0])) for name in names}
+        wanted = {name: jax.ShapeDtypeStruct(descriptions[name][1], jnp.dtype(descriptions[name][0])) for name in names}
         restore = ocp.args.PyTreeRestore(
-            item=item, restore_args={name: place(name) for name in names}, partial_restore=True
+            item=wanted, restore_args={name: place(name) for name in names}, partial_restore=True
         )
         with _silence_later_errors():
             arrays = self._open_manager().restore(step, args=ocp.args.Composite(state=restore)).state

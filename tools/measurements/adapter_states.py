@@ -78,8 +78,8 @@ class Contender:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.adapter_states", description=__doc__)
     sizes = {"rounds": 11, "warm": 2, "dim": 128, "num_layers": 30, "last": 6, "rank": 8, "rows": 8}
-    for name, value in {**sizes, "segment_length": 64}.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    for name, default in {**sizes, "segment_length": 64}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
     args = parser.parse_args(arguments)
     last = args.num_layers - args.last
@@ -103,7 +103,8 @@ def main(arguments: list[str] | None = None) -> None:
             f"Medians of {args.rounds} turns in one process, {args.num_layers} layers of width {args.dim}, adapters of "
             f"rank {args.rank}, {args.rows} rows of {args.segment_length} tokens."
         )
-        command = f"python -m tools.measurements.adapter_states --dim {args.dim} --rounds {args.rounds} --record '{args.record}'"
+        options = f"--dim {args.dim} --rounds {args.rounds}"
+        command = f"python -m tools.measurements.adapter_states {options} --record '{args.record}'"
         title = f"A step of adapters above stored states: {args.record}"
         found = measured("adapter_states", args.record, together(rows), command=command, title=title, about=about)
         pages.record(found)
