@@ -1,4 +1,4 @@
-"""The largest entries of an array: what `lax.top_k` finds, in less time on a CPU."""
+"""The largest entries of an array: what `lax.top_k` finds, by groups on a CPU."""
 
 import math
 
@@ -11,7 +11,7 @@ from memjax.functional.named_operations import operation
 __all__ = ["best_entries", "best_groups"]
 
 SMALLEST_GROUP = 16
-"""size of a group from which on a search by groups is worth its gather"""
+"""size of a group from which on groups are searched"""
 
 
 @operation
@@ -21,8 +21,8 @@ def best_entries(
     """Finds the `number` largest scores of the last axis and their places, largest first, and of equal ones the first:
     the result of `lax.top_k`, bit for bit.
 
-    On a CPU, `lax.top_k` keeps a heap for every row, which costs more than the product that made the scores. There the
-    largest of each group of neighbouring entries is found first, and only the entries of the best groups are compared.
+    On a CPU, where `lax.top_k` keeps a heap for every row, the largest of each group of neighbouring entries is found
+    first, and only the entries of the best groups are compared.
 
     Args:
       scores: `[..., entries]`, scores. No gradient is defined: select on stopped gradients.

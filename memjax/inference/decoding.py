@@ -197,8 +197,8 @@ def generate(model: Any, variables: Any, prompts: Sequence[Sequence[int]], **set
 
 def without_scan(model: Any, variables: Any) -> tuple[Any, Any]:
     """Returns a model whose layers are not scanned, and its variables, on a CPU, where reading a token through a scan
-    takes twice the time and more: the weights of every layer are copied before they are used. Returns what was given
-    on other platforms, and where nothing is scanned.
+    copies the weights of every layer before they are used. Returns what was given on other platforms, and where nothing
+    is scanned.
 
     The new variables are a second copy.
     """

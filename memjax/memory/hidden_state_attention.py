@@ -139,9 +139,8 @@ class HiddenStateAttention(ProjectedAttention):
         attended = jax.tree.map(add, segment.attended, self._attended(attention, mask))
         segment = dataclasses.replace(segment, attended=attended)
         z = self._add_output(weights, x, z, True, None)
-        full = lengths == length
-        memory = self._write_full(memory, segment, full)
-        return z, DecodeState(memory, segment, jnp.where(full, 0, lengths).astype(jnp.int32))
+        memory = self._write_full(memory, segment, lengths == length)
+        return z, DecodeState(memory, segment, next_position(decode_state.position, lengths, length))
 
     def decode(
         self, x: Float[Array, "batch rows dim"], decode_state: DecodeState, *, active: Rows, shared: Any = None

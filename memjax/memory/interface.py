@@ -172,9 +172,8 @@ class LayerMemory(Memory):
         self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"], **shared: Any
     ) -> tuple[Activations, DecodeState]:
         """Reads the first `lengths` tokens of a segment in every row at once, and returns the new residual stream and
-        the decode state after them: what `decode` gives token by token. By default it raises an error.
-
-        It is called for memories that say so by `decodes_segments`.
+        the decode state after them: what `decode` gives token by token. It is called for memories that say so by
+        `decodes_segments`. By default it is that of a memory that writes every token at once and buffers none.
 
         Args:
           x: Residual stream of a whole segment. What stands behind `lengths` is not read.
@@ -182,8 +181,11 @@ class LayerMemory(Memory):
           lengths: `[batch]`, 1 to the length of the segment.
           **shared: `shared`, the parameters that all layers share, of a memory that has them.
         """
-        allowed = "a memory with decodes_segments"
-        raise NotImplementedError(f"decode_segment: given {type(self).__name__}, allowed: {allowed}")
+        mask = jnp.arange(x.shape[1])[None] < lengths[:, None]
+        options = {"start_of_document": jnp.zeros(len(x), bool), "mask": mask}
+        y, new, _ = self(x, decode_state.memory, **options, deterministic=True, **shared)
+        position = decode_state.position + lengths.astype(jnp.int32)
+        return y, dataclasses.replace(decode_state, memory=new, position=position)
 
     @nn.nowrap
     def with_attention_tracking(self) -> LayerMemory:
@@ -468,11 +470,13 @@ def _restores_itself(node: Any) -> bool:
     return isinstance(node, StackState | SavesItself)
 
 
-def next_position(position: Int[Array, " batch"], active: Rows, segment_length: int) -> Int[Array, " batch"]:
-    """Returns the position of every row in its segment, for active rows one token further. A full segment starts again
-    at 0.
+def next_position(
+    position: Int[Array, " batch"], tokens: Rows | Int[Array, " batch"], segment_length: int
+) -> Int[Array, " batch"]:
+    """Returns the position of every row in its segment after `tokens` more of them, True for one. A full segment starts
+    again at 0.
     """
-    return (position + active.astype(position.dtype)) % segment_length
+    return (position + tokens.astype(position.dtype)) % segment_length
 
 
 def broadcast_mask(mask: Array | None, batch: int, length: int) -> Mask:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from memjax.axes import named
 from memjax.functional.linear_attention import (
@@ -140,16 +140,8 @@ class LinearTransformerAttention(Residual, LayerMemory):
 
     @property
     def decodes_segments(self) -> bool:
-        """True: the state after a segment is that after its last token."""
+        """True: every token is written at once."""
         return True
-
-    def decode_segment(
-        self, x: Activations, decode_state: DecodeState, *, lengths: Int[Array, " batch"]
-    ) -> tuple[Activations, DecodeState]:
-        """Reads the first `lengths` tokens of a segment in every row. See `LayerMemory.decode_segment`."""
-        mask = jnp.arange(x.shape[1])[None] < lengths[:, None]
-        y, new, _ = self(x, decode_state.memory, start_of_document=jnp.zeros(len(x), bool), mask=mask)
-        return y, DecodeState(new, EmptyState(), decode_state.position + lengths.astype(jnp.int32))
 
     def decode(
         self, x: Float[Array, "batch 1 dim"], decode_state: DecodeState, *, active: Rows

@@ -310,10 +310,8 @@ class MemorizingAttention(ProjectedAttention):
         y, _ = self._read(weights, queries, local, memory.memory, mask, deterministic=True)
         y = self._add_output(weights, x, y, True, None)
         segment = jax.tree.map(lambda buffer, new: new.astype(buffer.dtype), decode_state.segment, segment)
-        full = lengths == length
-        return y, DecodeState(
-            self._write_full(memory, segment, full), segment, jnp.where(full, 0, lengths).astype(jnp.int32)
-        )
+        memory = self._write_full(memory, segment, lengths == length)
+        return y, DecodeState(memory, segment, next_position(decode_state.position, lengths, length))
 
     def _write_full(self, memory: MemorizingState, segment: TokenProjections, full: Rows) -> MemorizingState:
         """Returns the memory after the segments of the rows in `full` are written to it."""

@@ -329,13 +329,13 @@ class RotaryAttention(ProjectedAttention):
         y = self._add_output(weights, x, z, True, None)
         full = lengths == length
         memory, _ = self._write_full(memory, EmptyState(), segment, EmptyState(), full)
-        return y, DecodeState(memory, segment, jnp.where(full, 0, lengths).astype(jnp.int32))
+        return y, DecodeState(memory, segment, next_position(decode_state.position, lengths, length))
 
     def _read_segment(
         self, weights: Weights, queries: Array, memory: Any, segment: RotarySegment, visible: Array
     ) -> Array:
         """Attends to memory and segment, or where the memory is empty in every row, as at the beginning of a document,
-        to the segment alone, in about half the time. Returns the result of every head.
+        to the segment alone. Returns the result of every head.
         """
         keys, values = _swap_heads(segment.placed), _swap_heads(segment.values)
         read_from = lambda first: self._read(
