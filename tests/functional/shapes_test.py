@@ -35,6 +35,8 @@ PARTIAL = functional.PartialSoftmax(jnp.zeros((2, 12, 3, 42)), jnp.zeros((2, 12,
 
 OTHERS: dict[str, dict[str, Any]] = {
     "advance_cursor": {"amount": 1, "capacity": 9},
+    "best_entries": {"number": 4},
+    "best_groups": {"number": 4, "size": 2},
     "bidirectional_bias": {"length": 5, "max_distance": 8},
     "bin_masses": {"num_bins": 4},
     "bucket_bias": {"distances": np.zeros((5, 5), np.int32), "max_distance": 8},
