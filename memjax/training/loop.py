@@ -235,10 +235,17 @@ class _RunLoop:
             evaluator.release()
 
     def _expected_shapes(self, number: int, extra: Any) -> Any:
-        """Returns the shapes of the arrays that a checkpoint with the growth history in `extra` must have."""
+        """Returns the shapes of the arrays that a checkpoint with the growth history in `extra` must have.
+
+        Raises:
+          ValueError: The model of this run does not grow so.
+        """
         lineage = tuple(extra.get("lineage", ()))
         if lineage != self.lineage:
-            self._switch_learner(lineage)
+            try:
+                self._switch_learner(lineage)
+            except ValueError as error:
+                raise ValueError(f"{self.record.checkpoints.directory}: checkpoint {number}: {error}") from error
         saved = self.compiled.checkpoint_shapes()
         return {**saved, "memory": None, "restart": None} if self.record.reset_memory else saved
 

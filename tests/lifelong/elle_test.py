@@ -547,7 +547,7 @@ def test_a_run_goes_on_with_its_own_growth_alone(tmp_path):
             train(mine, hooks=[crash_at(1)])
         shutil.rmtree(tmp_path / name / "run" / "checkpoints", ignore_errors=True)
         shutil.copytree(tmp_path / "run" / "run" / "checkpoints", tmp_path / name / "run" / "checkpoints")
-        with pytest.raises(ValueError, match=line):
+        with pytest.raises(ValueError, match=rf"checkpoints: checkpoint \d+: {line}"):
             train(mine)
 
 
