@@ -169,9 +169,9 @@ def attention_with_weights(
        [0.5 0.5]]
     """
     dtype = _score_dtype(queries, keys)
-    scores = _scores(scale_queries(queries, scale), keys, bias, dtype, cap)
+    scores = score_keys(scale_queries(queries, scale), keys, bias, dtype, cap)
     weights = masked_softmax(scores, mask)
-    return _attend(_dropout(weights, dropout_rate, dropout_key), values, queries.dtype), weights
+    return attend_values(drop_weights(weights, dropout_rate, dropout_key), values, queries.dtype), weights
 
 
 @operation
@@ -210,7 +210,7 @@ def neighbor_attention(
     """
     keys, values = _zero_invalid(keys, valid), _zero_invalid(values, valid)
     scores = _neighbor_scores(scale_queries(queries, scale), keys, _score_dtype(queries, keys))
-    weights = _dropout(masked_softmax(scores, valid), dropout_rate, dropout_key)
+    weights = drop_weights(masked_softmax(scores, valid), dropout_rate, dropout_key)
     return _attend_neighbors(weights, values, queries.dtype)
 
 
@@ -266,7 +266,7 @@ def joint_attention(
         _zero_invalid(neighbor_values, neighbor_valid),
     )
     near = _neighbor_scores(scaled, neighbor_keys, dtype)
-    local = _scores(scaled, keys, bias, dtype)
+    local = score_keys(scaled, keys, bias, dtype)
     visible = None
     if mask is not None or neighbor_valid is not None:
         parts = [(neighbor_valid, near.shape), (mask, local.shape)]
@@ -274,10 +274,10 @@ def joint_attention(
             [jnp.broadcast_to(True if part is None else part, shape) for part, shape in parts], axis=-1
         )
     weights = masked_softmax(jnp.concatenate([near, local], axis=-1), visible)
-    weights = _dropout(weights, dropout_rate, dropout_key)
+    weights = drop_weights(weights, dropout_rate, dropout_key)
     neighbors = near.shape[-1]
     from_near = _attend_neighbors(weights[..., :neighbors], neighbor_values, dtype)
-    from_local = _attend(weights[..., neighbors:], values, dtype)
+    from_local = attend_values(weights[..., neighbors:], values, dtype)
     return (from_near + from_local).astype(queries.dtype)
 
 
@@ -346,7 +346,7 @@ def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
     return at_least_float32(queries.dtype, keys.dtype)
 
 
-def _scores(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype, cap: float = 0.0) -> Array:
+def score_keys(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype, cap: float = 0.0) -> Array:
     """Inner products `[batch, heads, length, memory]`, limited by `cap`, plus bias. Heads move to axis 1 first, as CPUs
     are faster so.
     """
@@ -405,7 +405,7 @@ def _neighbor_scores(queries: Array, keys: Array, dtype: jnp.dtype) -> Array:
     return jnp.einsum("bhld,bhlkd->bhlk", queries, keys, preferred_element_type=dtype)
 
 
-def _attend(weights: Array, values: Array, dtype: jnp.dtype) -> Array:
+def attend_values(weights: Array, values: Array, dtype: jnp.dtype) -> Array:
     """Weighted sum of values. Operands in the values' dtype, accumulated in the weights' (at least float32)."""
     values = jnp.swapaxes(values, 1, 2)
     grouped = _group_heads(weights.astype(values.dtype), values.shape[1])
@@ -438,7 +438,7 @@ def _masked_softmax_jvp(axis: int, primals: tuple, tangents: tuple) -> tuple[Arr
     return weights, weighted - weights * jnp.sum(weighted, axis=axis, keepdims=True)
 
 
-def _dropout(weights: Array, rate: float, key: PRNGKeyArray | None) -> Array:
+def drop_weights(weights: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     if rate == 0.0:
         return weights
     if not 0.0 < rate < 1.0:

@@ -141,7 +141,7 @@ def sharded_neighbors(
         return _neighbors_partial(queries, keys, values, ids, real, scale, lambda x: x, dropout_rate, dropout_key)
     factor = jnp.asarray(queries.shape[-1] ** -0.5 if scale is None else scale)
     factor = jnp.broadcast_to(factor.astype(jnp.promote_types(queries.dtype, jnp.float32)), (heads,))
-    rows = _row_axes(queries.shape[0], slot_axis)
+    rows = row_axes(queries.shape[0], slot_axis)
     split_heads = heads % shards == 0  # then queries arrive, and results leave, with their heads split
 
     def on_shard(
@@ -318,7 +318,7 @@ def sharded_save(
         local_places, _ = _window_places(part, cursor, length, memory, slot_axis, axis)
         return jax.vmap(lambda row, place: jnp.take(row, place, axis=axis - 1, mode="clip"))(part, local_places)
 
-    rows = _row_axes(slots.shape[0], slot_axis)
+    rows = row_axes(slots.shape[0], slot_axis)
     ring = _ring_spec(rows, slot_axis, axis)
     return jax.shard_map(on_shard, in_specs=(ring, PartitionSpec(rows or None)), out_specs=ring)(slots, cursor)
 
@@ -377,7 +377,7 @@ def _write(
         flat, entries = (x.reshape(-1, *x.shape[axis + 1 :]) for x in (part, new))
         return flat.at[index.reshape(-1)].set(entries, unique_indices=True, mode="drop").reshape(part.shape)
 
-    rows = _row_axes(slots.shape[0], slot_axis)
+    rows = row_axes(slots.shape[0], slot_axis)
     ring, by_row = _ring_spec(rows, slot_axis, axis), PartitionSpec(rows or None)
     active = jnp.ones(cursor.shape, bool) if active is None else active
     return jax.shard_map(on_shard, in_specs=(ring, ring if split else by_row, by_row, by_row), out_specs=ring)(
@@ -476,7 +476,7 @@ def _dropout(weights: Array, rate: float, key: Array | None) -> Array:
     return jnp.where(jax.random.bernoulli(key, 1.0 - rate, weights.shape), weights / (1.0 - rate), 0)
 
 
-def _row_axes(batch: int, slot_axis: str) -> tuple[str, ...]:
+def row_axes(batch: int, slot_axis: str) -> tuple[str, ...]:
     """Returns the mesh axes over which batch rows are split: all others, or none if they do not divide the rows."""
     sizes = {name: size for name, size in jax.sharding.get_abstract_mesh().shape.items() if name != slot_axis}
     return () if batch % math.prod(sizes.values()) else tuple(name for name, size in sizes.items() if size > 1)

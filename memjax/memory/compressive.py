@@ -28,13 +28,14 @@ from memjax.functional.compression import (
 from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.precision import at_least_float32
+from memjax.memory.attention_implementations import AttentionWeights, attention_shares
 from memjax.memory.checks import MUST_BE_GIVEN
 from memjax.memory.compressive_state import AttentionUsage, CompressedSlots, CompressiveState, EvictedSlots, take_slots
 from memjax.memory.hidden_state_attention import SegmentAttention
 from memjax.memory.interface import where_rows
 from memjax.memory.layer_parts import COMPRESSED, SHORT, TrackedKeys, matrix_init
 from memjax.memory.projector import Runs
-from memjax.memory.transformer_xl import EmptyMemory, TransformerXLAttention, attention_share
+from memjax.memory.transformer_xl import EmptyMemory, TransformerXLAttention
 from memjax.settings.checks import require
 from memjax.settings.ranges import Slots
 from memjax.typing import Activations, Aux, EmptyState, Mask, Rows
@@ -276,6 +277,10 @@ class CompressiveAttention(TransformerXLAttention):
     def _num_slots(self) -> int:
         return self.memory_length + (self.compressed_memory_length if self._compresses else 0)
 
+    @property
+    def _why_reference(self) -> str:
+        return f"{type(self).__name__}, allowed: 'reference'" if self._compresses else super()._why_reference
+
     def _reset(self, state: Any, start_of_document: Array) -> Any:
         if not isinstance(state, CompressiveState):
             return super()._reset(state, start_of_document)
@@ -304,11 +309,12 @@ class CompressiveAttention(TransformerXLAttention):
             return super()._runs
         return (PREFIX, self.compressed_memory_length), ("", self.memory_length)
 
-    def _attended(self, weights: Array, mask: Array) -> Any:
+    def _attended(self, attention: AttentionWeights, mask: Array) -> Any:
         if not self._compresses or self.compression != "most_used":
             return EmptyState()
         before = self.compressed_memory_length
-        weights = lax.stop_gradient(weights[..., before : before + self.memory_length])
+        assert attention.weights is not None  # `_why_reference` says so
+        weights = lax.stop_gradient(attention.weights[..., before : before + self.memory_length])
         return jnp.where(mask[:, None, :, None], weights, 0).mean(axis=1).sum(axis=1)  # [b, m]
 
     @nn.nowrap
@@ -331,12 +337,11 @@ class CompressiveAttention(TransformerXLAttention):
         )
         return TrackedKeys.of_slots(places, each(rate, 1), each(COMPRESSED, SHORT), length)
 
-    def _figures(self, weights: Array, mask: Array) -> Aux:
+    def _figures(self, attention: AttentionWeights, mask: Array) -> Aux:
         if not self._compresses:
-            return super()._figures(weights, mask)
-        share = {"memory_share": None, "compressed_share": self.compressed_memory_length}
-        metrics = {f"compressive/{name}": attention_share(weights, mask, 0, stop) for name, stop in share.items()}
-        return Aux(metrics=metrics)
+            return super()._figures(attention, mask)
+        ends = {"memory_share": self._num_slots, "compressed_share": self.compressed_memory_length}
+        return attention_shares(attention, mask, {f"compressive/{name}": (0, stop) for name, stop in ends.items()})
 
     def _write(
         self, state: Any, stored: Array, mask: Array, attended: Any, reading: SegmentAttention | None = None

@@ -19,12 +19,12 @@ from memjax.axes import named
 from memjax.functional.compression import attention_reconstruction, strided_convolution, window_validity
 from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.named_operations import operation
+from memjax.memory.attention_implementations import AttentionWeights, attention_shares
 from memjax.memory.compressive import LOSSES
 from memjax.memory.hidden_state_attention import HiddenStateAttention, SegmentAttention
 from memjax.memory.interface import where_rows
 from memjax.memory.layer_parts import COMPRESSED, NormKind, TrackedKeys, matrix_init
 from memjax.memory.projector import Projector
-from memjax.memory.transformer_xl import attention_share
 from memjax.settings.ranges import Count, HeadDim
 from memjax.typing import Aux, Leaf, tree_dataclass
 
@@ -190,8 +190,8 @@ class CompressedSegmentsAttention(HiddenStateAttention):
         positions = 1 + rate * jnp.arange(slots - 1, -1, -1, dtype=jnp.int32)[None]
         return TrackedKeys.of_slots(positions, jnp.full(slots, rate), jnp.full(slots, COMPRESSED), length)
 
-    def _figures(self, weights: Array, mask: Array) -> Aux:
-        return Aux(metrics={"compressive/compressed_share": attention_share(weights, mask)})
+    def _figures(self, attention: AttentionWeights, mask: Array) -> Aux:
+        return attention_shares(attention, mask, {"compressive/compressed_share": (0, self._num_slots)})
 
     def _slot_scores(self, positions: Array, batch: int) -> Array:
         dtype = jnp.promote_types(self.dtype, jnp.float32)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 from memjax.axes import axes_of
 from memjax.functional.attention import visibility
 from memjax.functional.fifo import ring_append
+from memjax.memory.attention_implementations import AttentionWeights, read_segment
 from memjax.memory.interface import DecodeState, broadcast_mask, next_position
 from memjax.memory.layer_parts import TrackedKeys, tracked_weights, weight_dropout
 from memjax.memory.projector import ProjectedAttention, Runs, Weights, repeat_heads
@@ -98,17 +99,27 @@ class HiddenStateAttention(ProjectedAttention):
             older = self.projector.keys_values(weights, self._join_recalled(stored_parts, x.dtype))
             keys, values = (jnp.concatenate(pair, axis=1) for pair in zip(older, (keys, values), strict=True))
         drop = lambda positions: self.drop(positions, deterministic=deterministic)
-        placed = self._place(weights, queries, keys, None, drop)
         visible = visibility(mask.shape[1], valid, mask, window=self._window)
         dropout = weight_dropout(self, deterministic)
-        z, attention, visible = self._attend(weights, queries, rows, values, placed, visible, **dropout)
+        implementation = self._choose_implementation(queries, keys, deterministic)
+        if implementation == "reference":
+            placed = self._place(weights, queries, keys, None, drop)
+            z, attention, visible = self._attend(weights, queries, rows, values, placed, visible, **dropout)
+        else:
+            filled = mask if valid is None else jnp.concatenate([valid, mask], axis=1)
+            seen: dict[str, Any] = {"visible": visible, "valid": filled, "window": self._window}
+            z, attention = self._attend_without_weights(
+                implementation, weights, queries, keys, values, drop, **seen, **dropout
+            )
         further, state, more = self._read_further(queries, state, mask, deterministic)
         z = self._refuse_padding(self._add_output(weights, x, z, deterministic, further), read_mask)
         keys, values = (repeat_heads(projected, self.num_heads) for projected in (keys, values))
         reading = SegmentAttention(self._tokens(queries), keys, values)
         state, aux = self._write(state, self._stored(x, y), mask, self._attended(attention, mask), reading)
-        tracked = tracked_weights(self, attention, visible, key_facts)
-        return z, state, more + aux + self._figures(attention, mask) + tracked
+        aux = more + aux + self._figures(attention, mask)
+        if attention.weights is not None:
+            aux = aux + tracked_weights(self, attention.weights, visible, key_facts)
+        return z, state, aux
 
     @property
     def decodes_segments(self) -> bool:
@@ -200,8 +211,8 @@ class HiddenStateAttention(ProjectedAttention):
         """Returns the state after a segment, and auxiliary losses of the memory if `reading` is given."""
         raise NotImplementedError
 
-    def _figures(self, weights: Array, mask: Array) -> Aux:
-        """Measures what the attention weights of a segment's real tokens say of the memory."""
+    def _figures(self, attention: AttentionWeights, mask: Array) -> Aux:
+        """Measures what the attention of a segment's real tokens says of the memory."""
         raise NotImplementedError
 
     def _known_keys(self, state: Any, length: int) -> TrackedKeys:
@@ -255,7 +266,7 @@ class HiddenStateAttention(ProjectedAttention):
         """Prepares stored hidden states for the projections to keys and values."""
         return self.apply_norm(stored)
 
-    def _attended(self, weights: Array, mask: Array) -> Any:
+    def _attended(self, attention: AttentionWeights, mask: Array) -> Any:
         """Sums the attention of real tokens to each slot, for a memory that records it."""
         return EmptyState()
 
@@ -308,7 +319,7 @@ class HiddenStateAttention(ProjectedAttention):
         placed: tuple[Array, Array, Array | None],
         visible: Array,
         **dropout: Any,
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, AttentionWeights, Array]:
         """Attends to memory rows, slots and segment: what was read, the attention weights, and the keys to be seen.
 
         Args:
@@ -326,7 +337,28 @@ class HiddenStateAttention(ProjectedAttention):
         keys, values = (repeat_heads(projected, self.num_heads) for projected in (keys, values))
         queries = self._behind(queries, tokens)
         z, attention = self.projector.attend(weights, queries, keys, values, scores, visible, **dropout)
-        return z, attention, visible
+        return z, AttentionWeights(attention), visible
+
+    def _attend_without_weights(
+        self,
+        implementation: Any,
+        weights: Weights,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        drop: Any,
+        **options: Any,
+    ) -> tuple[Array, AttentionWeights]:
+        """Attends to slots and segment by a program that does not keep the attention weights. `options` are those of
+        `read_segment`.
+        """
+        factors = self.projector.position_factors(weights, queries, keys.shape[1], drop)
+        if factors is None:
+            queries, keys, options["bias"] = self._place(weights, queries, keys, None, drop)
+        queries = self.projector.add_content_bias(weights, queries)
+        options |= {"position_factors": factors, "counted": (self._num_slots,)}
+        options |= {"scale": self.projector.scale(weights), "cap": self.projector.score_cap}
+        return read_segment(implementation, queries, keys, values, **options)
 
     def _join_recalled(self, parts: tuple[Array, ...], dtype: Any) -> Array:
         return jnp.concatenate([self._recall(part.astype(dtype)) for part in parts], axis=1)

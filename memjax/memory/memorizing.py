@@ -21,6 +21,7 @@ from memjax.functional.mixing import head_gate, stop_forward
 from memjax.functional.named_operations import operation
 from memjax.functional.positions import relative_distances
 from memjax.functional.sharded import merge_partials, num_shards, partial_attention, sharded_append
+from memjax.memory.attention_implementations import read_segment
 from memjax.memory.bucket_projector import BucketProjector
 from memjax.memory.checks import MUST_BE_GIVEN, refuse_padding_in_front
 from memjax.memory.interface import DecodeState, broadcast_mask, count_positions, next_position, where_rows
@@ -373,7 +374,7 @@ class MemorizingAttention(ProjectedAttention):
         neighbor_options: dict[str, Any] = {"scale": scale} if self._drops_inputs else options
         here = {"mask": local.visible, "bias": local.scores, **options}
         if isinstance(memory, EmptyState):
-            return attention(*local[:3], **here), Aux()
+            return self._read_local(local, options, deterministic), Aux()
         queries = self.projector.add_content_bias(weights, queries)
         near, has_all_slots = None, self.retrieval == "threshold"
         if num_shards(memory.slot_axis, memory.valid.shape[1]) > 1:
@@ -391,8 +392,19 @@ class MemorizingAttention(ProjectedAttention):
             else:
                 from_memory = neighbor_attention(queries, near.keys, near.values, near.real, **neighbor_options)
         arrays = {} if near is None else near.arrays
-        from_local = attention(*local[:3], **here)
+        from_local = self._read_local(local, options, deterministic)
         return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, arrays)
+
+    @property
+    def _why_reference(self) -> str:
+        return "merge 'joint', allowed: 'reference'" if self.merge == "joint" else ""
+
+    def _read_local(self, local: LocalAttention, options: dict[str, Any], deterministic: bool) -> Array:
+        """Reads cache and segment."""
+        not_fused = f"{type(self).__name__}, allowed: 'reference' or 'blocks'"
+        implementation = self._choose_implementation(local.queries, local.keys, deterministic, not_fused)
+        seen: dict[str, Any] = {"visible": local.visible, "bias": local.scores, **options}
+        return read_segment(implementation, *local[:3], **seen)[0]
 
     def _merge(
         self, from_memory: Array, from_local: Array, has_memory: Array, mask: Array, arrays: dict[str, Array]

@@ -59,6 +59,10 @@ class MemoryTokenXLAttention(TransformerXLAttention):
         """False: the memory rows stand before every single token."""
         return False
 
+    @property
+    def _why_reference(self) -> str:
+        return f"{type(self).__name__}, allowed: 'reference'"
+
     def _tokens(self, rows: Array) -> Array:
         return rows[:, self.num_tokens :]
 

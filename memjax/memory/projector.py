@@ -25,8 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from memjax.axes import MODEL
+from memjax.functional import fused_attention
 from memjax.functional.attention import attention_with_weights
 from memjax.memory.adapters import AdaptableMatrix
+from memjax.memory.attention_implementations import Implementation, choose_implementation, score_bytes
 from memjax.memory.interface import LayerMemory
 from memjax.memory.layer_parts import Residual, project, project_biased
 from memjax.typing import Activations
@@ -51,10 +54,17 @@ class Projector:
     A subclass defines `declare`, and whatever else its host does in another way. All other methods are pure functions
     of `weights`, the parameters that `declare` made, so that they run inside conditionals and with stopped gradients.
     Keys are stored as `keys_values` returns them. Only `place` knows where they stand.
+
+    Attributes:
+      tied_biases: Whether all layers of a stack share `weights["biases"]`.
+      has_position_scores: Whether `place` returns scores to add.
+      score_cap: Limit of the scores (`memjax.functional.attention.attention_with_weights`). 0 for none.
     """
 
-    # A fact without annotation, which would make it a field.
+    # Facts without annotations, which would make them fields.
     tied_biases = False
+    has_position_scores = False
+    score_cap = 0.0
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
         """Declares the parameters of the projector in the attention module `part`, and returns them by name. `prefixes`
@@ -149,6 +159,21 @@ class Projector:
         """
         return queries, keys, None
 
+    def position_factors(
+        self, weights: Weights, queries: Array, total: int, drop: Callable[[Array], Array] | None = None
+    ) -> tuple[Float[Array, "batch length heads head_dim"], Float[Array, "total heads head_dim"]] | None:
+        """Returns two arrays whose products are the scores that `place` adds for one run of slots, so that they need
+        not all be in memory: queries `[batch, length, heads, head_dim]` and encodings of distances, the longest first,
+        `[total, heads, head_dim]`. None, the default, for a projector without such scores.
+
+        Args:
+          weights: Parameters.
+          queries: `[batch, length, heads, head_dim]`, queries of the segment.
+          total: Number of keys of slots and segment.
+          drop: Dropout of position encodings. None for no dropout.
+        """
+        return None
+
     def add_content_bias(self, weights: Weights, queries: Array) -> Array:
         """Returns the queries with a bias that scores every key by content, whatever its position. By default they are
         returned unchanged.
@@ -188,12 +213,18 @@ class Projector:
         return attention_with_weights(queries, keys, values, mask=visible, bias=scores, **options)
 
 
-class ProjectedAttention(Residual, LayerMemory):
+class ProjectedAttention(Residual, LayerMemory, kw_only=True):
     """Base class of the attention parts of layers whose projections and positions are those of a projector.
 
     A subclass has the fields `dim`, `num_heads`, `head_dim`, `projector`, `init_stddev`, `dtype` and `track_attention`,
     and those of `Residual`.
+
+    Attributes:
+      attention_implementation: Program that computes the attention of a segment, 'reference', 'blocks' or 'fused'
+        (`memjax.memory.attention_implementations`). 'auto' for the one that suits platform and sizes.
     """
+
+    attention_implementation: Implementation = "auto"
 
     def setup(self) -> None:
         super().setup()
@@ -224,6 +255,26 @@ class ProjectedAttention(Residual, LayerMemory):
     @property
     def _num_key_heads(self) -> int:
         return self.projector.num_key_heads(self.num_heads)
+
+    @property
+    def _why_reference(self) -> str:
+        """Why no other program than the reference can compute the attention. Empty where others can."""
+        return f"{type(self).__name__}, allowed: 'reference'"
+
+    def _choose_implementation(self, queries: Array, keys: Array, deterministic: bool, why_not_fused: str = "") -> Any:
+        """Chooses the program that computes the attention of queries to keys, `[batch, tokens, heads, head_dim]`. It is
+        the reference where the weights are asked for, and for single tokens, as in decoding.
+        """
+        if self.track_attention or queries.shape[1] == 1:
+            return "reference"
+        if self.projector.has_position_scores:
+            why_not_fused = f"{type(self.projector).__name__}, allowed: 'reference' or 'blocks'"
+        if self.attention_dropout and not deterministic:
+            why_not_fused = f"attention_dropout {self.attention_dropout}, allowed: 0, 'reference' or 'blocks'"
+        reason = self._why_reference
+        fused = reason or why_not_fused or fused_attention.why_not_fused(queries, keys, head_axis=MODEL)
+        reasons, size = {"blocks": reason, "fused": fused}, score_bytes(queries, keys)
+        return choose_implementation(self.attention_implementation, reasons, size)
 
     def _weights(self, shared: Any, deterministic: bool = True) -> dict[str, Any]:
         """Returns the parameters of the projector with their adapters, and the biases that layers may share."""

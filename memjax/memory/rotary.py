@@ -6,26 +6,25 @@ https://arxiv.org/abs/2305.13245; Touvron et al. 2023 (Llama), https://arxiv.org
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from memjax.axes import axes_of
-from memjax.functional.attention import attention_with_weights
 from memjax.functional.fifo import reset_rows, ring_append, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.rotary import rotate
+from memjax.memory.attention_implementations import AttentionWeights, attention_shares, read_segment
 from memjax.memory.checks import MUST_BE_GIVEN
 from memjax.memory.grafts import GraftedMemory, GraftReading, HostQueries, HostTokens
 from memjax.memory.interface import DecodeState, broadcast_mask, next_position, where_rows
 from memjax.memory.layer_parts import SHORT, NormKind, NormPlace, TrackedKeys, tracked_weights, weight_dropout
 from memjax.memory.projector import ProjectedAttention, Weights
 from memjax.memory.rotary_projector import RotaryProjector
-from memjax.memory.transformer_xl import attention_share
 from memjax.settings.checks import require
 from memjax.settings.ranges import HeadDim, Slots
 from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
@@ -130,34 +129,6 @@ def _first_valid(valid: Array, number: int) -> tuple[Array, Array]:
     return matches.argmax(axis=-1), wanted >= 0
 
 
-@operation
-def read(
-    queries: Float[Array, "batch length heads head_dim"],
-    keys: Float[Array, "batch total key_heads head_dim"],
-    values: Float[Array, "batch total key_heads head_dim"],
-    visible: Bool[Array, "#batch 1 length total"],
-    *,
-    implementation: Literal["plain"] = "plain",
-    **options: Any,
-) -> tuple[Float[Array, "batch length heads head_dim"], Float[Array, "batch heads length total"]]:
-    """Returns the attention of rotated queries to rotated keys, `softmax(q_i k_j / sqrt(head_dim)) values`, and its
-    weights. Consecutive query heads share a key head. `implementation` names the program that computes it.
-
-    Args:
-      queries: `[batch, length, heads, head_dim]`, rotated queries of the segment.
-      keys: `[batch, total, key_heads, head_dim]`, rotated keys of memory and segment, oldest first.
-      values: `[batch, total, key_heads, head_dim]`, values of memory and segment, oldest first.
-      visible: bool `[batch, 1, length, total]`, keys that each query may read. The batch axis may be 1.
-      implementation: Program that computes it: 'plain' for matrix products, with all scores in memory at once.
-      **options: `scale`, `cap`, `dropout_rate` and `dropout_key` of `attention_with_weights`.
-
-    Raises:
-      ValueError: There is no such implementation.
-    """
-    require(implementation == "plain", "implementation", implementation, "'plain'")
-    return attention_with_weights(queries, keys, values, mask=visible, **options)
-
-
 class RotaryAttention(ProjectedAttention):
     """Causal attention with rotary positions to the segment, and to the keys and values of the tokens before it.
 
@@ -190,7 +161,6 @@ class RotaryAttention(ProjectedAttention):
       sinks: Number of slots for the first tokens of a document.
       same_length: Whether every query sees exactly `memory_length` keys including itself, and the sinks.
       window: Largest number of keys that a query sees, itself included, besides the sinks. 0 for no limit.
-      implementation: Program that computes the attention: 'plain' for matrix products.
       norm: Place of the norm: 'pre', 'post', 'after' or 'both' (`memjax.memory.layer_parts.Residual`).
       norm_kind: Kind of norm: 'rms', 'rms_offset' or 'layer'.
       dropout: Dropout rate of the output.
@@ -220,7 +190,6 @@ class RotaryAttention(ProjectedAttention):
     sinks: Slots = 0
     same_length: bool = False
     window: Slots = 0
-    implementation: Literal["plain"] = "plain"
     norm: NormPlace = "pre"
     norm_kind: NormKind = "rms"
     dropout: float = 0.0
@@ -288,7 +257,7 @@ class RotaryAttention(ProjectedAttention):
         visible = self._visible(jnp.arange(length)[None], tokens.valid)
         runs = (("", self._num_slots),)
         placed, keys, _ = self.projector.place(weights, queries, tokens.keys, runs)
-        z, attention = self._read(weights, placed, keys, tokens.values, visible, deterministic)
+        z, attention = self._read(weights, placed, keys, tokens.values, visible, tokens.valid, deterministic)
         reading, aux = GraftReading(z, None), Aux()
         if self.graft is not None:
             options = {"scale": self.projector.scale(weights), **weight_dropout(self, deterministic)}
@@ -296,9 +265,9 @@ class RotaryAttention(ProjectedAttention):
             reading, graft, aux = self.graft(asked, host, graft, mask=mask, deterministic=deterministic)
         y = self._add_output(weights, x, reading.z, deterministic, reading.further)
         if self.memory_length:
-            aux = aux + Aux(metrics={"rotary/memory_share": attention_share(attention, mask)})
-        if self.track_attention:
-            aux = aux + tracked_weights(self, attention, visible, self._known_keys(length))
+            aux = aux + attention_shares(attention, mask, {"rotary/memory_share": (0, self._num_slots)})
+        if attention.weights is not None:
+            aux = aux + tracked_weights(self, attention.weights, visible, self._known_keys(length))
         return y, self._with_graft(write(state, segment, sinks=self.sinks), graft), aux
 
     @property
@@ -323,23 +292,24 @@ class RotaryAttention(ProjectedAttention):
             segment.placed.at[:, :, slots:].set(_swap_heads(rotate(keys, *here))),
             segment.values.at[:, :, slots:].set(_swap_heads(values)),
         )
-        visible = self._visible(jnp.arange(length)[None], self._valid(memory, mask))
+        valid = self._valid(memory, mask)
         queries = rotate(self.projector.queries(weights, y), *here)
-        z = self._read_segment(weights, queries, memory, segment, visible)
+        z = self._read_segment(weights, queries, memory, segment, valid)
         y = self._add_output(weights, x, z, True, None)
         full = lengths == length
         memory, _ = self._write_full(memory, EmptyState(), segment, EmptyState(), full)
         return y, DecodeState(memory, segment, next_position(decode_state.position, lengths, length))
 
     def _read_segment(
-        self, weights: Weights, queries: Array, memory: Any, segment: RotarySegment, visible: Array
+        self, weights: Weights, queries: Array, memory: Any, segment: RotarySegment, valid: Array
     ) -> Array:
         """Attends to memory and segment, or where the memory is empty in every row, as at the beginning of a document,
         to the segment alone. Returns the result of every head.
         """
         keys, values = _swap_heads(segment.placed), _swap_heads(segment.values)
+        visible = self._visible(jnp.arange(queries.shape[1])[None], valid)
         read_from = lambda first: self._read(
-            weights, queries, keys[:, first:], values[:, first:], visible[..., first:], True
+            weights, queries, keys[:, first:], values[:, first:], visible[..., first:], valid[:, first:], True
         )[0]
         if isinstance(memory, EmptyState):
             return read_from(0)
@@ -367,7 +337,7 @@ class RotaryAttention(ProjectedAttention):
         visible = self._visible(position[:, None], valid)
         query = self.projector.queries(weights, y)
         placed, values = _swap_heads(segment.placed), _swap_heads(segment.values)
-        z, _ = self._read(weights, rotate(query, *here), placed, values, visible, True)
+        z, _ = self._read(weights, rotate(query, *here), placed, values, visible, valid, True)
         reading = GraftReading(z, None)
         if self.graft is not None:
             asked = HostQueries(query, z, {"scale": self.projector.scale(weights)})
@@ -441,20 +411,41 @@ class RotaryAttention(ProjectedAttention):
         """Returns the keys, bool `[batch, 1, length, total]`, that tokens at `places` of the segment, `[#batch,
         length]`, may read. `valid` marks the slots and tokens that hold something.
         """
-        windows = [number for number in (self.window, self.memory_length if self.same_length else 0) if number]
         distance = places[:, :, None] + self._num_slots - jnp.arange(valid.shape[1])[None, None]  # [b, l, m]
-        near = distance < min(windows) if windows else jnp.ones_like(distance, bool)
-        if windows and self.sinks:
+        near = distance < self._window if self._window else jnp.ones_like(distance, bool)
+        if self._window and self.sinks:
             near = near | (jnp.cumsum(valid, axis=1) <= self.sinks)[:, None]
         return ((distance >= 0) & near & valid[:, None])[:, None]
 
+    @property
+    def _window(self) -> int:
+        """Largest number of keys that a query sees besides the sinks, itself included. 0 for no limit."""
+        windows = (self.window, self.memory_length if self.same_length else 0)
+        return min((number for number in windows if number), default=0)
+
+    @property
+    def _why_reference(self) -> str:
+        return ""
+
     def _read(
-        self, weights: Weights, queries: Array, keys: Array, values: Array, visible: Array, deterministic: bool
-    ) -> tuple[Array, Array]:
-        """Attends to rotated keys. Returns the result of every head, and the attention weights."""
+        self,
+        weights: Weights,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        visible: Array,
+        valid: Array,
+        deterministic: bool,
+    ) -> tuple[Array, AttentionWeights]:
+        """Attends to rotated keys. Returns the result of every head, and what is kept of the attention weights."""
         options: dict[str, Any] = {"scale": self.projector.scale(weights), "cap": self.projector.score_cap}
-        options["implementation"] = self.implementation
-        return read(queries, keys, values, visible, **options, **weight_dropout(self, deterministic))
+        options |= {"visible": visible, "valid": valid, "window": self._window or None, "counted": (self._num_slots,)}
+        # Which token leaves the window and is a sink hangs on the padding, and the kernel's mask is fixed.
+        sinks = (
+            "sinks and a window, allowed: one of them, 'reference' or 'blocks'" if self._window and self.sinks else ""
+        )
+        implementation = self._choose_implementation(queries, keys, deterministic, sinks)
+        return read_segment(implementation, queries, keys, values, **options, **weight_dropout(self, deterministic))
 
     def _enter_segment(
         self, memory: Any, segment: RotarySegment, entering: Array, waves: tuple[Array, Array]

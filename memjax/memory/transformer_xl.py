@@ -15,17 +15,18 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from memjax.axes import named
-from memjax.functional.attention import attention_with_weights
+from memjax.functional.attention import attention_with_weights, scale_queries
 from memjax.functional.fifo import reset_rows, shift_append
 from memjax.functional.named_operations import operation
 from memjax.functional.positions import relative_shift, sinusoids
+from memjax.memory.attention_implementations import AttentionWeights, attention_shares
 from memjax.memory.checks import MUST_BE_GIVEN, refuse_padding_in_front
 from memjax.memory.hidden_state_attention import HiddenStateAttention, SegmentAttention
 from memjax.memory.interface import where_rows
 from memjax.memory.layer_parts import SHORT, NormKind, TrackedKeys, matrix_init, project
 from memjax.memory.projector import Projector, Runs, Weights
 from memjax.settings.ranges import Count, HeadDim, Slots
-from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, WeightedSum, tree_dataclass
+from memjax.typing import Activations, Aux, EmptyState, Leaf, Mask, Rows, tree_dataclass
 
 __all__ = ["TransformerXLAttention", "TransformerXLProjector", "TransformerXLState"]
 
@@ -120,32 +121,6 @@ def read(
     return attention_with_weights(queries, keys, values, mask=visible, bias=position_scores, scale=scale, **dropout)
 
 
-@operation
-def attention_share(
-    weights: Float[Array, "batch heads rows total"], mask: Mask, start: int = 0, stop: int | None = None
-) -> WeightedSum:
-    """Returns the share of the attention that goes to the slots from `start` to `stop`, summed over the real tokens,
-    with their number, as `WeightedSum`.
-
-    Args:
-      weights: `[batch, heads, rows, total]`, attention weights over slots and segment, oldest first. Rows and columns
-        in front of the slots belong to learned memory rows and are not counted.
-      mask: bool `[batch, length]`, real tokens.
-      start: First slot, counted from the oldest.
-      stop: Slot after the last one. None for all slots from `start` on.
-
-    Example:
-      >>> weights = jnp.array([[[[0.25, 0.5, 0.25, 0.0], [0.0, 0.0, 0.5, 0.5]]]])  # two slots, two tokens
-      >>> print(attention_share(weights, jnp.array([[True, True]])).mean())
-      0.375
-    """
-    length, slots = mask.shape[1], weights.shape[-1] - mask.shape[1]
-    first = weights.shape[-2] - length  # number of memory rows in front of queries and keys
-    of_slots = weights[:, :, first:, first + start : slots if stop is None else first + stop]
-    by_token = jax.lax.stop_gradient(of_slots).sum(axis=-1).mean(axis=1)  # [b, l]
-    return WeightedSum(jnp.where(mask, by_token, 0).sum(), mask.sum().astype(by_token.dtype))
-
-
 class RelativeBiases(nn.Module):
     """The biases u and v of relative attention, as one module that all layers share (`tied_biases`).
 
@@ -182,6 +157,8 @@ class TransformerXLProjector(Projector):
 
     tied_biases: bool = False
     clamp_length: int = 0
+
+    has_position_scores = True
 
     def declare(self, part: nn.Module, prefixes: tuple[str, ...] = ()) -> dict[str, Array]:
         """Declares `query`, `key_value`, `relative` and `output` in the attention module `part`, and `<prefix>relative`
@@ -230,6 +207,17 @@ class TransformerXLProjector(Projector):
                 place = position[:, None] + slots
                 scores.append(self._score_token(weights, prefix, queries, place, total, columns))
         return queries, keys, scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=-1)
+
+    def position_factors(
+        self, weights: Weights, queries: Array, total: int, drop: Callable[[Array], Array] | None = None
+    ) -> tuple[Array, Array]:
+        """Returns the queries with the bias v, divided by sqrt(head_dim), and the projected encodings of all distances
+        up to `total - 1`, the longest first. See `Projector.position_factors`.
+        """
+        matrix, bias = self._terms(weights, "")
+        positions = self._positions(weights, total)
+        relative_keys = project(positions if drop is None else drop(positions), matrix)
+        return scale_queries(queries + bias[None, None], None), relative_keys
 
     def add_content_bias(self, weights: Weights, queries: Array) -> Array:
         """Returns the queries with the bias u added."""
@@ -367,6 +355,10 @@ class TransformerXLAttention(HiddenStateAttention):
         return self.memory_length
 
     @property
+    def _why_reference(self) -> str:
+        return ""
+
+    @property
     def _window(self) -> int | None:
         return self.memory_length if self.same_length else None
 
@@ -382,11 +374,11 @@ class TransformerXLAttention(HiddenStateAttention):
     ) -> tuple[Any, Aux]:
         return write(state, stored, mask), Aux()
 
-    def _figures(self, weights: Array, mask: Array) -> Aux:
+    def _figures(self, attention: AttentionWeights, mask: Array) -> Aux:
         """Measures the share of the attention of a segment's real tokens that goes to the memory."""
         if not self._num_slots:
             return Aux()
-        return Aux(metrics={"transformer_xl/memory_share": attention_share(weights, mask)})
+        return attention_shares(attention, mask, {"transformer_xl/memory_share": (0, self._num_slots)})
 
     def _known_keys(self, state: Any, length: int) -> TrackedKeys:
         slots = self._num_slots

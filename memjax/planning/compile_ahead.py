@@ -243,22 +243,25 @@ def _count_flops(
     config: Config, what: What, name: str, vocab_size: int, layout: Layout, traced: Any
 ) -> tuple[int, int]:
     """Counts the FLOPs of a step, and its FLOPs without recomputation."""
-    training = config.training
-    if what != "train" or (training.remat == "none" and training.num_microbatches == 1):
+    training, model = config.training, config.model
+    keeps_weights = model.attention_implementation == "reference"
+    if keeps_weights and (what != "train" or (training.remat == "none" and training.num_microbatches == 1)):
         flops = jaxpr_flops(traced.jaxpr)
         return flops, flops
 
-    def count(**changes: Any) -> int:
-        changed = dataclasses.replace(training, **changes)
-        program = make_programs(dataclasses.replace(config, training=changed), what, vocab_size, layout)[name]
+    def count(model: Any, **changes: Any) -> int:
+        changed = dataclasses.replace(config, training=dataclasses.replace(training, **changes), model=model)
+        program = make_programs(changed, what, vocab_size, layout)[name]
         with layout.active():  # make the learner outside of it: its random keys are arrays of this machine
             return jaxpr_flops(jax.make_jaxpr(program.function)(*program.arguments.values()))
 
-    once = count(remat="none", segments_per_remat=0, num_microbatches=1)
-    if training.remat == "none":
+    # Other programs than the reference compute the scores once more in the backward pass.
+    plain = model if keeps_weights else dataclasses.replace(model, attention_implementation="reference")
+    once = count(plain, remat="none", segments_per_remat=0, num_microbatches=1)
+    if keeps_weights and training.remat == "none":
         return once, once
     # Row groups together do the same work. Of the extra pass that counts targets the compiler keeps only the count.
-    return jaxpr_flops(traced.jaxpr) if training.num_microbatches == 1 else count(num_microbatches=1), once
+    return jaxpr_flops(traced.jaxpr) if training.num_microbatches == 1 else count(model, num_microbatches=1), once
 
 
 def _rename_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:

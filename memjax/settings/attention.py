@@ -42,6 +42,7 @@ class FullAttention(BucketAttention):
     """add a norm after the last layer; the language models published with MemSizer have none"""
 
     can_grow = True
+    implementations = ("reference", "blocks")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class TransformerXL(RelativeAttention):
     vectors, as in the TensorFlow and Hugging Face code"""
 
     takes_memory_tokens = True
+    implementations = ("reference", "blocks")
 
     def check(self, field: str, config: Config) -> None:
         check_sines(type(self).__name__, config.model.dim)
@@ -91,6 +93,10 @@ class GPT2(Attention):
     @property
     def can_grow(self) -> bool:
         return not self.compressed_memory_length
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        return ("reference",) if self.compressed_memory_length else ("reference", "blocks", "fused")
 
     @property
     def learned_positions(self) -> int:

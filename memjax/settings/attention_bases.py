@@ -90,6 +90,7 @@ class Attention(Carrier):
       has_heads: Whether `num_heads` and `head_dim` of the model have an effect.
       has_feed_forward: Whether a layer has a feed-forward part.
       takes_memory_tokens: Whether memory tokens may be put before the segments.
+      implementations: Programs that can compute the attention, beside 'auto'.
     """
 
     norm_place = "pre"
@@ -101,6 +102,7 @@ class Attention(Carrier):
     has_heads = True
     has_feed_forward = True
     takes_memory_tokens = False
+    implementations = ("reference",)
 
     def make(self, model: ModelSettings, layer: int) -> Any:
         """Returns the attention part of one layer, a `memjax.memory.LayerMemory`. Settings of a user's own define it;

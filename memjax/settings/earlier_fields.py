@@ -308,6 +308,7 @@ DROPPED = {
         *("attention", "head_dim", "markers", "memory_dtype", "memory_tokens", "positions", "scale_embeddings"),
         "segment_length",
     },
+    "Rotary": {"implementation"},
 }
 """type in a config.json -> fields that earlier versions wrote, and that never had an effect of their own"""
 

@@ -151,6 +151,10 @@ class Memorizing(BucketAttention):
     memory_parameter_names = ("gate",)
 
     @property
+    def implementations(self) -> tuple[str, ...]:
+        return ("reference",) if self.merge == "joint" else ("reference", "blocks")
+
+    @property
     def sorts_all_scores(self) -> bool:
         return self.resolve().retrieval == "exact" and self.memory_length > 0
 

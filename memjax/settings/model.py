@@ -62,6 +62,7 @@ class ModelBase(Settings):
       embedding_scale: Factor of input embeddings instead of that. None for no other factor.
       logit_divisor: Divisor of the scores of the vocabulary.
       logit_cap: Limit of the scores of the vocabulary. 0 for none.
+      attention_implementation: Program that computes attention, 'reference' where there is no choice.
       first_trained_layer: Number of lowest layers that a text encoder leaves out. 0 for the whole model.
       head: Learning of classes: 'softmax' = by gradients, 'bayes' = by sums of counts.
     """
@@ -75,6 +76,7 @@ class ModelBase(Settings):
     embedding_scale = None
     logit_divisor = 1.0
     logit_cap = 0.0
+    attention_implementation = "reference"
     first_trained_layer = 0
 
     @property
@@ -164,6 +166,9 @@ class ModelSettings(TransformerBase):
     """dtype of the activations that are stored in memory states"""
     attention: AttentionKind | Attention = field(default_factory=FullAttention)
     """attention of the layers, and the memory that it carries"""
+    attention_implementation: Literal["auto", "reference", "blocks", "fused"] = "auto"
+    """program that computes attention to a segment and its memory: 'reference' = all scores in memory at once; 'blocks'
+    = scores of a block of keys at a time; 'fused' = one kernel, on a TPU; 'auto' = by platform and sizes"""
     num_speaker_markers: Annotated[int, zero_or_more("none", "ids")] = 0
     """number of ids at the end of the vocabulary that mark the tokens after them, such as speakers of a dialogue: every
     token gets a learned embedding of the last mark before it; 0 = none"""
@@ -196,6 +201,10 @@ class ModelSettings(TransformerBase):
     def check(self, field: str, config: Config) -> None:
         if not self.head_dim and self.attention.has_heads:
             _check_heads(self.num_heads, self.dim)
+        kinds = ("auto", *self.attention.implementations)
+        allowed = f"one of {', '.join(kinds)} with {self.attention_kind}"
+        given = self.attention_implementation
+        require(given in kinds, "model.attention_implementation", given, allowed)
         fits = self.positions == "none" or self.dim % 2 == 0
         require(fits, "model.dim", self.dim, "an even number (sines and cosines of model.positions)")
         decodes = not self.translates and not config.task.needs_text_encoder

@@ -159,13 +159,12 @@ class Rotary(Attention):
     Gemma"""
     trained_length: Annotated[int, zero_or_more("not known", "tokens")] = 0
     """number of tokens of the longest texts of the pre-training, which an export names; it has no effect here"""
-    implementation: Literal["plain"] = "plain"
-    """program that computes attention: 'plain' = matrix products, with all scores in memory at once"""
     graft: GraftKind | None = None
     """further memory that some layers read beside their attention, which changes nothing before it is trained; None =
     none"""
 
     init_stddev = 0.02
+    implementations = ("reference", "blocks", "fused")
     encodes_texts = True
     hidden_dropout = False
     embedding_dropout = False

@@ -49,8 +49,10 @@ IGNORED = (
     *("name", "workdir", "data.cache_dir", "data.neighbors_dir", "lifelong.sources_dir"),
     *("sharding.data", "sharding.fsdp", "sharding.model", "sharding.split_memory_by", "sharding.process_timeout"),
     *("training.tensorboard", "training.wandb_project", "training.save_in_background"),
+    "model.attention_implementation",
 )
-"""Fields that may change when a run continues: locations of data and runs, sharding, views, and how it is saved."""
+"""Fields that may change when a run continues: locations of data and runs, sharding, views, how it is saved, and
+programs that agree but for rounding."""
 STEPS = "training.steps"
 """Field that may grow when a run continues."""
 MEMORY_FIELDS = ("data.batch_size",)
@@ -316,7 +318,8 @@ def model_for_fingerprint(model: Any) -> Any:
     """
     values = in_saved_names(config_to_dict(model))
     added = ADDED.get(values["type"], {})
-    return {name: value for name, value in values.items() if name not in added or value != added[name]}
+    kept = lambda name: name not in added or values[name] != added[name]
+    return {name: value for name, value in values.items() if f"model.{name}" not in IGNORED and kept(name)}
 
 
 def config_from_dict(value: Any) -> Any:

@@ -1,0 +1,253 @@
+"""Attention that reads its keys block by block, so that the scores of all keys are never in memory at once.
+
+Every block updates the softmax of the blocks before it (Milakov and Gimelshein 2018, https://arxiv.org/abs/1805.02867),
+and the backward pass computes the weights of a block once more from the logarithm of the denominator (Dao et al. 2022,
+https://arxiv.org/abs/2205.14135). Both are loops over plain matrix products, for every device.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from memjax.functional.attention import attend_values, drop_weights, scale_queries, score_keys
+from memjax.functional.named_operations import operation
+from memjax.functional.positions import relative_shift
+from memjax.functional.precision import at_least_float32
+
+__all__ = ["block_attention"]
+
+BLOCK_LENGTHS, BLOCK_BYTES = (512, 256, 128), 2**24
+"""default numbers of keys in a block, and the bytes of scores on one device that the chosen one may have: as many as
+the memory on a chip holds beside the sums of a block"""
+
+Arrays = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """What is known of the blocks before any array is.
+
+    Attributes:
+      length: Number of keys in a block.
+      number: Number of blocks.
+      cap: Limit of the scores. 0 for none.
+      dropout_rate: Probability with which an attention weight is dropped.
+      counted: Numbers of first keys whose weights are summed.
+    """
+
+    length: int
+    number: int
+    cap: float
+    dropout_rate: float
+    counted: tuple[int, ...]
+
+
+@operation
+def block_attention(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch memory key_heads head_dim"],
+    values: Float[Array, "batch memory key_heads value_dim"],
+    *,
+    mask: Bool[Array, "#batch #heads length memory"] | None = None,
+    bias: Float[Array, "#batch heads length memory"] | None = None,
+    position_queries: Float[Array, "batch length heads head_dim"] | None = None,
+    relative_keys: Float[Array, "memory heads head_dim"] | None = None,
+    scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    cap: float = 0.0,
+    counted: tuple[int, ...] = (),
+    block_length: int | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+) -> tuple[Float[Array, "batch length heads value_dim"], Float[Array, "batch heads length counts"]]:
+    """Computes `attention` block by block, and returns it with the sums of the attention weights of the first keys.
+
+    Beside the arguments and the result it keeps the scores of one block, `[batch, heads, length, block_length]`. Where
+    positions are relative, their scores are computed in the block too, from `position_queries` and `relative_keys`.
+    It is not bit-equal to `attention`, since it adds in another order, and drops other weights.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      keys: `[batch, memory, key_heads, head_dim]`, with a divisor of `heads` as the number of key heads.
+      values: `[batch, memory, key_heads, value_dim]`.
+      mask: True where the query sees the key. See `attention`.
+      bias: Summand of the scaled scores. It is an argument of the size of the scores unless its batch axis is 1.
+      position_queries: `[batch, length, heads, head_dim]`, queries of the relative positions, scaled. None for none.
+      relative_keys: `[memory, heads, head_dim]`, encodings of the distances, that of `memory - 1` first. A query and a
+        key add the product of the position query and the encoding of their distance to the score. The last query
+        stands at the last key.
+      scale: Factor of the content scores. See `attention`.
+      cap: Limit of the scaled scores. See `attention_with_weights`.
+      counted: Numbers of first keys whose attention weights, before dropout, are summed for every query.
+      block_length: Number of keys in a block. None for one whose scores are small.
+      dropout_rate: Probability with which an attention weight is dropped.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
+
+    Returns:
+      The output `[batch, length, heads, value_dim]` in the dtype of `queries`, 0 for a query that sees no key, and sums
+      `[batch, heads, length, counts]`, one for each number in `counted`, in at least float32 and without gradient.
+
+    Raises:
+      ValueError: Only one of `position_queries` and `relative_keys`, or a block without keys.
+
+    Example:
+      >>> x, values = jnp.ones((1, 2, 1, 4)), jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+      >>> output, sums = block_attention(x, x, values, counted=(1,), block_length=1)
+      >>> print(output.ravel(), sums.ravel())
+      [2. 2.] [0.5 0.5]
+    """
+    length, total = queries.shape[1], keys.shape[1]
+    if (position_queries is None) != (relative_keys is None):
+        given = "position_queries" if relative_keys is None else "relative_keys"
+        raise ValueError(f"{given}: given alone, allowed: together with the other of position_queries, relative_keys")
+    if block_length is None:
+        block_length = _default_block_length(queries)
+    if block_length < 1:
+        raise ValueError(f"block_length: given {block_length}, allowed: 1 or more keys")
+    size = min(block_length, total)
+    blocks = _Blocks(size, -(-total // size), cap, dropout_rate, counted)
+    behind = blocks.number * size - total
+    pad = lambda array, axis, more: jnp.pad(array, [(0, more if i == axis else 0) for i in range(array.ndim)])
+    mask = jnp.ones((1, 1, length, total), bool) if mask is None else mask
+    shared: dict[str, Any] = {"queries": scale_queries(queries, scale)}
+    split: dict[str, Any] = {"keys": pad(keys, 1, behind), "values": pad(values, 1, behind)}
+    if bias is not None:
+        split["bias"] = pad(bias, 3, behind)
+    if relative_keys is not None:
+        shared["position_queries"] = position_queries
+        split["relative_keys"] = pad(relative_keys, 0, behind + length - 1)
+    output, sums = _attend(blocks, shared, split, pad(mask, 3, behind), dropout_key)
+    return jnp.swapaxes(output, 1, 2).astype(queries.dtype), lax.stop_gradient(sums)
+
+
+def _default_block_length(queries: Array) -> int:
+    """Returns the largest of `BLOCK_LENGTHS` whose scores have at most `BLOCK_BYTES` on one device, or the smallest.
+
+    Example:
+      >>> _default_block_length(jnp.zeros((1, 512, 8, 64))), _default_block_length(jnp.zeros((4, 512, 16, 64)))
+      (512, 128)
+    """
+    batch, length, heads, _ = queries.shape
+    row_bytes = 4 * batch * heads * length // max(jax.sharding.get_abstract_mesh().size, 1)
+    return next((number for number in BLOCK_LENGTHS if number * row_bytes <= BLOCK_BYTES), BLOCK_LENGTHS[-1])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(blocks: _Blocks, shared: Arrays, split: Arrays, mask: Array, dropout_key: Array | None) -> Any:
+    """Returns output `[batch, heads, length, value_dim]` and sums of weights. `shared` has the arrays that all blocks
+    read, `split` those of which each reads a part.
+    """
+    return _attend_forward(blocks, shared, split, mask, dropout_key)[0]
+
+
+def _attend_forward(
+    blocks: _Blocks, shared: Arrays, split: Arrays, mask: Array, dropout_key: Array | None
+) -> tuple[tuple[Array, Array], tuple]:
+    queries, values = shared["queries"], split["values"]
+    batch, length, heads, _ = queries.shape
+    dtype = at_least_float32(queries.dtype, split["keys"].dtype)
+    lowest = np.array(np.finfo(dtype).min, dtype)
+
+    def read(carry: tuple[Array, Array, Array], index: Array) -> tuple[tuple[Array, Array, Array], None]:
+        maximum, sums, output = carry
+        block, visible = _block(blocks, split, mask, length, index)
+        scores = jnp.where(visible, _scores(blocks, shared, block), lowest)
+        larger = jnp.maximum(maximum, scores.max(axis=-1, keepdims=True))
+        weights, factor = jnp.where(visible, jnp.exp(scores - larger), 0), jnp.exp(maximum - larger)
+        places = index * blocks.length + jnp.arange(blocks.length)
+        first = [jnp.where(places < number, weights, 0) for number in blocks.counted]
+        more = jnp.stack([part.sum(axis=-1) for part in (weights, *first)], axis=-1)
+        read_values = _read_values(blocks, weights, block["values"], dropout_key, index)
+        return (larger, sums * factor + more, output * factor + read_values), None
+
+    carry = (
+        jnp.full((batch, heads, length, 1), lowest),
+        jnp.zeros((batch, heads, length, 1 + len(blocks.counted)), dtype),
+        jnp.zeros((batch, heads, length, values.shape[-1]), dtype),
+    )
+    (maximum, sums, output), _ = lax.scan(read, carry, jnp.arange(blocks.number))
+    denominator = sums[..., :1]
+    sees_any = denominator > 0
+    inverse = jnp.where(sees_any, 1 / jnp.where(sees_any, denominator, 1), 0)
+    output = output * inverse
+    # Of a query that sees no key all weights are 0, whatever it is.
+    log_sum = maximum + jnp.log(jnp.where(sees_any, denominator, 1))
+    return (output, sums[..., 1:] * inverse), (shared, split, mask, dropout_key, output, log_sum)
+
+
+def _attend_backward(blocks: _Blocks, residuals: tuple, gradients: tuple[Array, Array]) -> tuple:
+    shared, split, mask, dropout_key, output, log_sum = residuals
+    gradient, length = gradients[0], shared["queries"].shape[1]
+    along = jnp.sum(gradient * output, axis=-1, keepdims=True)
+
+    def read(carry: Arrays, index: Array) -> tuple[Arrays, Arrays]:
+        block, visible = _block(blocks, split, mask, length, index)
+        values = block.pop("values")
+        scores, of_scores = jax.vjp(functools.partial(_scores, blocks), shared, block)
+        weights = jnp.where(visible, jnp.exp(scores - log_sum), 0)
+        _, of_values = jax.vjp(lambda w, v: _read_values(blocks, w, v, dropout_key, index), weights, values)
+        to_weights, to_values = of_values(gradient)
+        to_shared, to_block = of_scores(weights * (to_weights - along))
+        carry = jax.tree.map(lambda total, more: total + more.astype(total.dtype), carry, to_shared)
+        return carry, {**to_block, "values": to_values}
+
+    # Sums of many blocks, in at least float32 whatever the arrays are.
+    zeros = jax.tree.map(lambda array: jnp.zeros(array.shape, at_least_float32(array.dtype)), shared)
+    to_shared, to_blocks = lax.scan(read, zeros, jnp.arange(blocks.number))
+    to_shared = jax.tree.map(lambda total, array: total.astype(array.dtype), to_shared, shared)
+    return to_shared, _join(blocks, to_blocks, split), None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+_SPLIT_AXIS = {"keys": 1, "values": 1, "bias": 3, "relative_keys": 0}
+"""name of an array -> its axis of keys"""
+
+
+def _block(blocks: _Blocks, split: Arrays, mask: Array, length: int, index: Array) -> tuple[dict[str, Array], Array]:
+    """Returns the parts of `split` that a block reads, and which of its keys each query sees."""
+    start = index * blocks.length
+    sizes = {"relative_keys": blocks.length + length - 1}
+    take = lambda array, axis, size: lax.dynamic_slice_in_dim(array, start, size, axis)
+    parts = {name: take(array, _SPLIT_AXIS[name], sizes.get(name, blocks.length)) for name, array in split.items()}
+    return parts, take(mask, 3, blocks.length)
+
+
+def _join(blocks: _Blocks, parts: Arrays, split: Arrays) -> dict[str, Array]:
+    """Joins the gradients of the parts of all blocks, `[blocks, ...]`, to those of the whole arrays."""
+    joined = {}
+    for name, part in parts.items():
+        axis = _SPLIT_AXIS[name]
+        if name == "relative_keys":  # windows overlap
+            places = np.arange(blocks.number)[:, None] * blocks.length + np.arange(part.shape[1])[None]
+            zeros = jnp.zeros(split[name].shape, at_least_float32(part.dtype))
+            joined[name] = zeros.at[places].add(part.astype(zeros.dtype)).astype(part.dtype)
+        else:
+            joined[name] = jnp.moveaxis(part, 0, axis).reshape(split[name].shape)
+    return joined
+
+
+def _scores(blocks: _Blocks, shared: Arrays, block: Arrays) -> Array:
+    """Returns the scores of the keys of a block, `[batch, heads, length, keys]`."""
+    queries, keys = shared["queries"], block["keys"]
+    dtype = at_least_float32(queries.dtype, keys.dtype)
+    scores = score_keys(queries, keys, block.get("bias"), dtype, blocks.cap)
+    if "relative_keys" not in block:
+        return scores
+    by_distance = jnp.einsum(
+        "blhd,mhd->bhlm", shared["position_queries"], block["relative_keys"], preferred_element_type=dtype
+    )
+    return scores + relative_shift(by_distance)[..., : blocks.length]
+
+
+def _read_values(blocks: _Blocks, weights: Array, values: Array, dropout_key: Array | None, index: Array) -> Array:
+    """Returns the sum of the values of a block times their weights, `[batch, heads, length, value_dim]`."""
+    key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
+    dropped = drop_weights(weights, blocks.dropout_rate, key)
+    return jnp.swapaxes(attend_values(dropped, values, weights.dtype), 1, 2)

@@ -1,0 +1,181 @@
+"""Causal attention to a memory and a segment by the splash kernel of JAX, which keeps scores on the chip of a TPU."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Bool, Float
+
+from memjax.functional.attention import scale_queries
+from memjax.functional.named_operations import operation
+from memjax.functional.sharded import row_axes
+
+__all__ = ["fused_attention", "why_not_fused"]
+
+LANES, LARGEST_BLOCK = 128, 512
+"""number of entries of a vector register of a TPU, and the largest number of queries or keys in a tile of scores"""
+
+
+@operation
+def fused_attention(
+    queries: Float[Array, "batch length heads head_dim"],
+    keys: Float[Array, "batch memory key_heads head_dim"],
+    values: Float[Array, "batch memory key_heads value_dim"],
+    valid: Bool[Array, "batch memory"],
+    *,
+    window: int | None = None,
+    scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
+    cap: float = 0.0,
+    head_axis: str = "",
+    interpret: bool = False,
+) -> Float[Array, "batch length heads value_dim"]:
+    """Computes `attention` with the mask of `visibility` in one kernel, forward and backward, on a TPU.
+
+    The kernel is `jax.experimental.pallas.ops.tpu.splash_attention`. Scores stay in the memory of the chip, and tiles
+    that no query sees are skipped. It reads the keys once for every 512 queries. With a mesh (`jax.set_mesh`, automatic
+    axes) every device computes its own rows and heads.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`. The last query stands at the last key.
+      keys: `[batch, memory, key_heads, head_dim]`, keys of memory and segment, oldest first, with a divisor of `heads`
+        as the number of key heads.
+      values: `[batch, memory, key_heads, value_dim]`.
+      valid: bool `[batch, memory]`, keys that later queries, and their own, see. All keys must be finite.
+      window: Largest number of keys that a query sees, itself included. None for no limit.
+      scale: Factor of the scores. See `attention`.
+      cap: Limit of the scaled scores. See `attention_with_weights`.
+      head_axis: Name of the mesh axis over which heads are split. Empty for none.
+      interpret: Whether Pallas interprets the kernel, slowly, on any device. It is for tests.
+
+    Returns:
+      `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 for a query that sees no key.
+
+    Raises:
+      ValueError: The kernel cannot compute it (`why_not_fused`), and is not interpreted.
+    """
+    if not interpret and (reason := why_not_fused(queries, keys, head_axis=head_axis)):
+        raise ValueError(f"fused_attention: given {reason}")
+    rows, axis = row_axes(queries.shape[0], head_axis), head_axis if _splits_heads(queries, keys, head_axis) else None
+    by_head, by_row = PartitionSpec(rows or None, None, axis), PartitionSpec(rows or None)
+
+    def on_shard(queries: Array, keys: Array, values: Array, valid: Array) -> Array:
+        return _attend(queries, keys, values, valid, window, cap, interpret)
+
+    arrays = (scale_queries(queries, scale), keys, values, valid)
+    if rows or axis:
+        specs = (by_head, by_head, by_head, by_row)
+        output = jax.shard_map(on_shard, in_specs=specs, out_specs=by_head, check_vma=False)(*arrays)
+    else:
+        output = on_shard(*arrays)
+    sees_any = _sees_any(valid, queries.shape[1], window)
+    return jnp.where(sees_any[:, :, None, None], output, 0).astype(queries.dtype)
+
+
+def why_not_fused(queries: Array, keys: Array, *, head_axis: str = "") -> str:
+    """Returns why `fused_attention` cannot run with these arrays on the devices of this program: what is given and what
+    is allowed. Empty if it can.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      keys: `[batch, memory, key_heads, head_dim]`.
+      head_axis: Name of the mesh axis over which heads are split. Empty for none.
+
+    Example:
+      >>> why_not_fused(jnp.zeros((1, 4, 2, 8)), jnp.zeros((1, 4, 2, 8)))
+      "a program for 'cpu', allowed: for 'tpu'"
+    """
+    if platform() != "tpu":
+        return f"a program for {platform()!r}, allowed: for 'tpu'"
+    if not {queries.dtype, keys.dtype} <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)}:
+        return f"queries of {queries.dtype} and keys of {keys.dtype}, allowed: float32 or bfloat16"
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    if sizes.get(head_axis, 1) > 1 and not _splits_heads(queries, keys, head_axis):
+        devices = f"the {sizes[head_axis]} devices of the mesh axis {head_axis!r}"
+        return f"{queries.shape[2]} heads and {keys.shape[2]} key heads, allowed: multiples of {devices}"
+    others = [size for name, size in sizes.items() if name != head_axis and size > 1]
+    if others and not row_axes(queries.shape[0], head_axis):
+        return f"{queries.shape[0]} rows, allowed: a multiple of the devices of a mesh {sizes} that share rows"
+    return ""
+
+
+def platform() -> str:
+    """Returns the name of the platform that the program at hand is traced for, such as 'cpu' or 'tpu': that of the mesh
+    (`jax.set_mesh`), which may be a topology without devices, otherwise of the default device.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
+
+
+def device_kind() -> str:
+    """Returns the kind of the devices that the program at hand is traced for, such as 'TPU v5 lite'."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
+def _splits_heads(queries: Array, keys: Array, head_axis: str) -> bool:
+    """Returns whether a mesh axis of more than one device splits the heads."""
+    size = dict(jax.sharding.get_abstract_mesh().shape).get(head_axis, 1)
+    return size > 1 and queries.shape[2] % size == 0 and keys.shape[2] % size == 0
+
+
+def _attend(
+    queries: Array, keys: Array, values: Array, valid: Array, window: int | None, cap: float, interpret: bool
+) -> Array:
+    """Runs the kernel for the rows and heads of one device."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    length, total, heads = queries.shape[1], keys.shape[1], queries.shape[2]
+    query_block, key_block = _block(length), _block(total)
+    queries, keys, values = (
+        jnp.swapaxes(_pad(array, size), 1, 2)
+        for array, size in ((queries, query_block), (keys, key_block), (values, key_block))
+    )
+    shape, offset = (queries.shape[2], keys.shape[2]), total - length
+    if window is None:
+        mask = masks.CausalMask(shape, offset=offset)
+    else:
+        mask = masks.LocalMask(shape, (window - 1, 0), offset=offset)
+    # A kernel of its own for the gradient of the queries: in one with the others it would write a part of it for every
+    # block of keys.
+    sizes = kernels.BlockSizes(
+        **dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), query_block),
+        **dict.fromkeys(("block_kv", "block_kv_dkv", "block_kv_dq"), key_block),
+    )
+    attend = kernels.make_splash_mha(
+        masks.MultiHeadMask([mask] * heads),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=cap or None,
+        interpret=interpret,
+    )
+    ids = jnp.ones((queries.shape[0], shape[0]), jnp.int32)  # equal ids see each other
+    segments = kernels.SegmentIds(ids, _pad(valid, key_block).astype(jnp.int32))
+    output: Any = jax.vmap(attend)(queries, keys, values, segments)
+    return jnp.swapaxes(output, 1, 2)[:, :length]
+
+
+def _block(number: int) -> int:
+    """Returns the number of queries or keys in a tile.
+
+    Example:
+      >>> _block(100), _block(300), _block(2048)
+      (128, 384, 512)
+    """
+    return min(-(-number // LANES) * LANES, LARGEST_BLOCK)
+
+
+def _pad(array: Array, block: int) -> Array:
+    """Pads axis 1 to whole blocks."""
+    return jnp.pad(array, [(0, -array.shape[1] % block if axis == 1 else 0) for axis in range(array.ndim)])
+
+
+def _sees_any(valid: Array, length: int, window: int | None) -> Array:
+    """Returns which queries, bool `[batch, length]`, see a key at all."""
+    total = valid.shape[1]
+    counts = jnp.pad(jnp.cumsum(valid, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
+    after = jnp.arange(total - length + 1, total + 1)
+    before = jnp.maximum(after - window, 0) if window is not None else jnp.zeros_like(after)
+    return counts[:, after] > counts[:, before]
