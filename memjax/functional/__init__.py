@@ -8,9 +8,11 @@ sizes are equal, or if all arguments have it.
 
 from memjax.functional.attention import *
 from memjax.functional.best_entries import *
+from memjax.functional.block_attention import *
 from memjax.functional.compression import *
 from memjax.functional.divergence import *
 from memjax.functional.fifo import *
+from memjax.functional.fused_attention import *
 from memjax.functional.gaussian_basis import *
 from memjax.functional.linear_attention import *
 from memjax.functional.losses import *

@@ -346,10 +346,12 @@ def _score_dtype(queries: Array, keys: Array) -> jnp.dtype:
     return at_least_float32(queries.dtype, keys.dtype)
 
 
+@operation
 def score_keys(queries: Array, keys: Array, bias: Array | None, dtype: jnp.dtype, cap: float = 0.0) -> Array:
-    """Inner products `[batch, heads, length, memory]`, limited by `cap`, plus bias. Heads move to axis 1 first, as CPUs
-    are faster so.
+    """Returns the inner products of scaled queries and keys, `[batch, heads, length, memory]` of `dtype`, limited by
+    `cap`, plus `bias`.
     """
+    # Heads move to axis 1 first, as CPUs are faster so.
     queries, keys = jnp.swapaxes(queries, 1, 2), jnp.swapaxes(keys, 1, 2)
     grouped = _group_heads(queries, keys.shape[1])
     scores = jnp.einsum("bhld,bhmd->bhlm", grouped, keys, preferred_element_type=dtype)
@@ -405,8 +407,11 @@ def _neighbor_scores(queries: Array, keys: Array, dtype: jnp.dtype) -> Array:
     return jnp.einsum("bhld,bhlkd->bhlk", queries, keys, preferred_element_type=dtype)
 
 
+@operation
 def attend_values(weights: Array, values: Array, dtype: jnp.dtype) -> Array:
-    """Weighted sum of values. Operands in the values' dtype, accumulated in the weights' (at least float32)."""
+    """Returns the sum of the values by `weights`, `[batch, length, heads, value_dim]` of `dtype`. Operands have the
+    dtype of the values, and are accumulated in that of the weights (at least float32).
+    """
     values = jnp.swapaxes(values, 1, 2)
     grouped = _group_heads(weights.astype(values.dtype), values.shape[1])
     out = jnp.einsum("bhlm,bhme->bhle", grouped, values, preferred_element_type=weights.dtype).astype(dtype)
@@ -438,7 +443,9 @@ def _masked_softmax_jvp(axis: int, primals: tuple, tangents: tuple) -> tuple[Arr
     return weights, weighted - weights * jnp.sum(weighted, axis=axis, keepdims=True)
 
 
+@operation
 def drop_weights(weights: Array, rate: float, key: PRNGKeyArray | None) -> Array:
+    """Returns the attention weights, each set to 0 with the probability `rate`, the others divided by `1 - rate`."""
     if rate == 0.0:
         return weights
     if not 0.0 < rate < 1.0:

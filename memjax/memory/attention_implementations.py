@@ -88,6 +88,7 @@ def score_bytes(queries: Array, keys: Array) -> int:
     return 4 * queries.shape[0] * queries.shape[2] * queries.shape[1] * keys.shape[1] // devices
 
 
+@operation
 def read_segment(
     implementation: Literal["reference", "blocks", "fused"],
     queries: Array,

@@ -26,8 +26,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from memjax.axes import MODEL
-from memjax.functional import fused_attention
 from memjax.functional.attention import attention_with_weights
+from memjax.functional.fused_attention import why_not_fused
 from memjax.memory.adapters import AdaptableMatrix
 from memjax.memory.attention_implementations import Implementation, choose_implementation, score_bytes
 from memjax.memory.interface import LayerMemory
@@ -261,18 +261,18 @@ class ProjectedAttention(Residual, LayerMemory, kw_only=True):
         """Why no other program than the reference can compute the attention. Empty where others can."""
         return f"{type(self).__name__}, allowed: 'reference'"
 
-    def _choose_implementation(self, queries: Array, keys: Array, deterministic: bool, why_not_fused: str = "") -> Any:
+    def _choose_implementation(self, queries: Array, keys: Array, deterministic: bool, not_fused: str = "") -> Any:
         """Chooses the program that computes the attention of queries to keys, `[batch, tokens, heads, head_dim]`. It is
         the reference where the weights are asked for, and for single tokens, as in decoding.
         """
         if self.track_attention or queries.shape[1] == 1:
             return "reference"
         if self.projector.has_position_scores:
-            why_not_fused = f"{type(self.projector).__name__}, allowed: 'reference' or 'blocks'"
+            not_fused = f"{type(self.projector).__name__}, allowed: 'reference' or 'blocks'"
         if self.attention_dropout and not deterministic:
-            why_not_fused = f"attention_dropout {self.attention_dropout}, allowed: 0, 'reference' or 'blocks'"
+            not_fused = f"attention_dropout {self.attention_dropout}, allowed: 0, 'reference' or 'blocks'"
         reason = self._why_reference
-        fused = reason or why_not_fused or fused_attention.why_not_fused(queries, keys, head_axis=MODEL)
+        fused = reason or not_fused or why_not_fused(queries, keys, head_axis=MODEL)
         reasons, size = {"blocks": reason, "fused": fused}, score_bytes(queries, keys)
         return choose_implementation(self.attention_implementation, reasons, size)
 

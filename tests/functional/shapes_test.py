@@ -37,6 +37,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "advance_cursor": {"amount": 1, "capacity": 9},
     "best_entries": {"number": 4},
     "best_groups": {"number": 4, "size": 2},
+    "fused_attention": {"interpret": True},
     "bidirectional_bias": {"length": 5, "max_distance": 8},
     "bin_masses": {"num_bins": 4},
     "bucket_bias": {"distances": np.zeros((5, 5), np.int32), "max_distance": 8},
@@ -66,6 +67,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 """what the layouts do not say"""
 EXACT = {
     "dilated_convolutions": {"layers": 3},
+    "fused_attention": {"memory": 19},
     "rotate": {"pairs": 4},
     "strided_convolution": {"rate": 4},
     "update_rows": {"dim": 10},
@@ -77,6 +79,7 @@ PLAIN = {
         "candidate_pairs",
         "check_shapes",
         "draw_directions",
+        "why_not_fused",
         "evaluate_basis",
         "fit_matrix",
         "gaussian_basis",

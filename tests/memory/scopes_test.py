@@ -28,7 +28,7 @@ EXPECTED = {
         config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=2, cache_length=6),
         MEMORIZING
         | {"memorizing_reading.retrieve", "neighbors.select_neighbors", "neighbors.gather_slots", "mixing.head_gate"}
-        | {"attention.attention", "attention.neighbor_attention", "fifo.shift_append"},
+        | {"attention_implementations.read_segment", "attention.neighbor_attention", "fifo.shift_append"},
     ),
     "threshold": (
         config.Memorizing(
@@ -43,13 +43,18 @@ EXPECTED = {
     ),
     "rotary": (
         config.Rotary(memory_length=6, sinks=2, key_heads=1),
-        {"interface.restore_state", "fifo.shift_append", "rotary.rotate"}
-        | {f"rotary.{name}" for name in ("reset", "read", "write")},
+        {"interface.restore_state", "fifo.shift_append", "rotary.rotate", "rotary.reset", "rotary.write"}
+        | {"attention_implementations.read_segment", "attention.attention_with_weights"},
     ),
     "rotary memorizing": (
         config.Rotary(memory_length=6, graft=config.MemorizingGraft(layers=(0,), memory_length=8, num_neighbors=2)),
         {f"memorizing.{name}" for name in ("reset", "write")}
-        | {"rotary.read", "memorizing_reading.retrieve", "attention.neighbor_attention", "mixing.head_gate"},
+        | {
+            "attention_implementations.read_segment",
+            "memorizing_reading.retrieve",
+            "attention.neighbor_attention",
+            "mixing.head_gate",
+        },
     ),
     "compressive": (
         config.Compressive(memory_length=6, compressed_memory_length=4, compression_rate=2, compression="dilated"),
@@ -84,7 +89,7 @@ EXPECTED = {
     "t2r": (config.T2R(num_features=4), {"linear_attention.relu_features"}),
     "memsizer": (config.MemSizer(num_slots=3), {"linear_attention.causal_linear_attention"}),
     "lstm": (config.LSTM(), {"interface.where_rows", "cell"}),
-    "no memory": (config.FullAttention(), {"attention.attention"}),
+    "no memory": (config.FullAttention(), {"attention_implementations.read_segment"}),
 }
 """what a train step calls; a new kind of attention gets a row"""
 LEARNS = {
@@ -168,6 +173,9 @@ ON_THE_HOST = {
     "shapes.check_shapes",
     "table_rows.table_shards",
     "sharded.num_shards",
+    "sharded.row_axes",
+    *(f"fused_attention.{name}" for name in ("why_not_fused", "platform", "device_kind")),
+    *(f"attention_implementations.{name}" for name in ("choose_implementation", "score_bytes")),
     "positions.relative_distances",
     "precision.at_least_float32",
     "named_operations.operation",
