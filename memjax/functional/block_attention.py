@@ -122,7 +122,8 @@ def block_attention(
     if relative_keys is not None:
         shared["position_queries"] = position_queries
         split["relative_keys"] = pad(relative_keys, 0, behind + length - 1)
-    output, sums = _attend(blocks, shared, split, pad(mask, 3, behind), dropout_key)
+    result: Any = _attend(blocks, shared, split, pad(mask, 3, behind), dropout_key)
+    output, sums = result
     return jnp.swapaxes(output, 1, 2).astype(queries.dtype), lax.stop_gradient(sums)
 
 
