@@ -24,8 +24,8 @@ from memjax.functional.precision import at_least_float32
 __all__ = ["block_attention"]
 
 BLOCK_LENGTHS, BLOCK_BYTES = (512, 256, 128), 2**24
-"""default numbers of keys in a block, and the bytes of scores on one device that the chosen one may have: as many as
-the memory on a chip holds beside the sums of a block"""
+"""default numbers of queries and keys in a block, and the bytes that its scores may have on one device: as many as the
+memory on a chip holds beside the sums of a block"""
 
 Arrays = Mapping[str, Any]
 
@@ -63,14 +63,16 @@ def block_attention(
     cap: float = 0.0,
     counted: tuple[int, ...] = (),
     block_length: int | None = None,
+    query_block_length: int | None = None,
     dropout_rate: float = 0.0,
     dropout_key: PRNGKeyArray | None = None,
 ) -> tuple[Float[Array, "batch length heads value_dim"], Float[Array, "batch heads length counts"]]:
     """Computes `attention` block by block, and returns it with the sums of the attention weights of the first keys.
 
-    Beside the arguments and the result it keeps the scores of one block, `[batch, heads, length, block_length]`. Where
-    positions are relative, their scores are computed in the block too, from `position_queries` and `relative_keys`.
-    It is not bit-equal to `attention`, since it adds in another order, and drops other weights.
+    Beside the arguments and the result it keeps the scores of one block of queries and keys, `[batch, heads,
+    query_block_length, block_length]`. Where positions are relative, their scores are computed in the block too, from
+    `position_queries` and `relative_keys`, about twice as many as the block has. It is not bit-equal to `attention`,
+    since it adds in another order, and drops other weights.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
@@ -86,6 +88,7 @@ def block_attention(
       cap: Limit of the scaled scores. See `attention_with_weights`.
       counted: Numbers of first keys whose attention weights, before dropout, are summed for every query.
       block_length: Number of keys in a block. None for one whose scores are small.
+      query_block_length: Number of queries in a block. None for one whose scores are small, all queries if possible.
       dropout_rate: Probability with which an attention weight is dropped.
       dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
 
@@ -106,37 +109,93 @@ def block_attention(
     if (position_queries is None) != (relative_keys is None):
         given = "position_queries" if relative_keys is None else "relative_keys"
         raise ValueError(f"{given}: given alone, allowed: together with the other of position_queries, relative_keys")
-    if block_length is None:
-        block_length = _default_block_length(queries)
-    if block_length < 1:
-        raise ValueError(f"block_length: given {block_length}, allowed: 1 or more keys")
-    size = min(block_length, total)
+    default_queries, default_keys = _default_block(queries, relative_keys is not None)
+    block_length = default_keys if block_length is None else block_length
+    query_block_length = default_queries if query_block_length is None else query_block_length
+    for name, given in (("block_length", block_length), ("query_block_length", query_block_length)):
+        if given < 1:
+            raise ValueError(f"{name}: given {given}, allowed: 1 or more")
+    size, rows = min(block_length, total), min(query_block_length, length)
     blocks = _Blocks(size, -(-total // size), cap, dropout_rate, counted)
-    behind = blocks.number * size - total
-    pad = lambda array, axis, more: jnp.pad(array, [(0, more if i == axis else 0) for i in range(array.ndim)])
+    behind, rows_behind = blocks.number * size - total, -length % rows
     mask = jnp.ones((1, 1, length, total), bool) if mask is None else mask
-    shared: dict[str, Any] = {"queries": scale_queries(queries, scale)}
-    split: dict[str, Any] = {"keys": pad(keys, 1, behind), "values": pad(values, 1, behind)}
+    by_row: dict[str, Any] = {"queries": _pad(scale_queries(queries, scale), 1, rows_behind)}
+    by_row["mask"] = _pad(_pad(mask, 3, behind), 2, rows_behind)
+    split: dict[str, Any] = {"keys": _pad(keys, 1, behind), "values": _pad(values, 1, behind)}
     if bias is not None:
-        split["bias"] = pad(bias, 3, behind)
-    if relative_keys is not None:
-        shared["position_queries"] = position_queries
-        split["relative_keys"] = pad(relative_keys, 0, behind + length - 1)
-    result: Any = _attend(blocks, shared, split, pad(mask, 3, behind), dropout_key)
-    output, sums = result
+        by_row["bias"] = _pad(_pad(bias, 3, behind), 2, rows_behind)
+    if position_queries is not None and relative_keys is not None:
+        by_row["position_queries"] = _pad(position_queries, 1, rows_behind)
+        split["relative_keys"] = jnp.pad(relative_keys, [(rows_behind, behind + length - 1), (0, 0), (0, 0)])
+    output, sums = _read_rows(blocks, rows, by_row, split, dropout_key)
+    output, sums = (array[:, :, :length] for array in (output, sums))
     return jnp.swapaxes(output, 1, 2).astype(queries.dtype), lax.stop_gradient(sums)
 
 
-def _default_block_length(queries: Array) -> int:
-    """Returns the largest of `BLOCK_LENGTHS` whose scores have at most `BLOCK_BYTES` on one device, or the smallest.
+def _pad(array: Array, axis: int, number: int) -> Array:
+    """Appends zeros to an axis."""
+    return jnp.pad(array, [(0, number if i == axis else 0) for i in range(array.ndim)])
+
+
+def _default_block(queries: Array, are_relative: bool) -> tuple[int, int]:
+    """Returns how many queries and keys a block has whose scores have at most `BLOCK_BYTES` on one device: all queries
+    if possible, but as many as keys where positions are relative, since a block then scores all distances in it.
 
     Example:
-      >>> _default_block_length(jnp.zeros((1, 512, 8, 64))), _default_block_length(jnp.zeros((4, 512, 16, 64)))
-      (512, 128)
+      >>> _default_block(jnp.zeros((1, 512, 8, 64)), False), _default_block(jnp.zeros((4, 512, 16, 64)), False)
+      ((512, 512), (512, 128))
+      >>> _default_block(jnp.zeros((4, 512, 16, 64)), True), _default_block(jnp.zeros((64, 512, 16, 64)), False)
+      ((128, 128), (128, 128))
     """
     batch, length, heads, _ = queries.shape
-    row_bytes = 4 * batch * heads * length // max(jax.sharding.get_abstract_mesh().size, 1)
-    return next((number for number in BLOCK_LENGTHS if number * row_bytes <= BLOCK_BYTES), BLOCK_LENGTHS[-1])
+    pair_bytes = 4 * batch * heads // max(jax.sharding.get_abstract_mesh().size, 1)
+    few = BLOCK_LENGTHS[-1]
+    if are_relative:
+        fits = lambda number: 3 * number * number * pair_bytes <= BLOCK_BYTES  # with the scores of 2 * number distances
+        number = next((number for number in BLOCK_LENGTHS if fits(number)), few)
+        return number, number
+    number = next((number for number in BLOCK_LENGTHS if number * length * pair_bytes <= BLOCK_BYTES), few)
+    return max(min(length, BLOCK_BYTES // (number * pair_bytes) // few * few), few), number
+
+
+def _read_rows(
+    blocks: _Blocks, rows: int, by_row: Mapping[str, Array], split: Arrays, dropout_key: Array | None
+) -> tuple[Array, Array]:
+    """Attends with `rows` queries at a time. Returns output and sums of weights with queries at axis 2.
+
+    Args:
+      blocks: Blocks of keys.
+      rows: Number of queries in a block.
+      by_row: Arrays with an axis of queries, those of whole blocks: `queries`, `mask`, `bias` and `position_queries`.
+      split: Arrays with an axis of keys, those of whole blocks.
+      dropout_key: Random key of the dropout.
+    """
+    length = by_row["queries"].shape[1]
+    number, window = length // rows, blocks.number * blocks.length + rows - 1
+
+    def read(index: Array | int, split: Arrays) -> tuple[Array, Array]:
+        axes = {"mask": 2, "bias": 2}
+        take = lambda name: lax.dynamic_slice_in_dim(by_row[name], index * rows, rows, axes.get(name, 1))
+        parts, own = {name: take(name) for name in by_row}, dict(split)
+        if "relative_keys" in own:  # the longest distance of the last rows stands first
+            own["relative_keys"] = lax.dynamic_slice_in_dim(
+                own["relative_keys"], (number - 1 - index) * rows, window, 0
+            )
+        if "bias" in parts:
+            own["bias"] = parts.pop("bias")
+        key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
+        mask = parts.pop("mask")
+        result: Any = _attend(blocks, parts, own, mask, key)
+        return result
+
+    if number == 1:
+        return read(0, split)
+    # Gradients to keys are summed over the blocks of rows, in at least float32.
+    wide = jax.tree.map(lambda array: array.astype(at_least_float32(array.dtype)), split)
+    narrow = lambda: jax.tree.map(lambda array, given: array.astype(given.dtype), wide, split)
+    results = lax.map(lambda index: read(index, narrow()), jnp.arange(number))
+    output, sums = (jnp.moveaxis(array, 0, 2).reshape(*array.shape[1:3], length, -1) for array in results)
+    return output, sums
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -54,16 +54,16 @@ def plain(given: dict[str, jax.Array], **options: Any) -> tuple[jax.Array, jax.A
     return output, jnp.stack([weights[..., :number].sum(-1) for number in (3, TOTAL)], -1)
 
 
-@pytest.mark.parametrize("length", [1, 4, TOTAL, 40])
+@pytest.mark.parametrize("length, rows", [(1, 1), (4, 5), (4, 2), (TOTAL, 3), (40, 40)])
 @pytest.mark.parametrize("name", CASES)
-def test_equals_attention_with_gradients(name, length):
+def test_equals_attention_with_gradients(name, length, rows):
     options: dict[str, Any] = {"cap": 2.0, "scale": 0.7} if "cap" in CASES[name] else {}
     with jax.enable_x64(True):
         given, signs = arrays(CASES[name]), np.random.default_rng(2).normal(size=(BATCH, LENGTH, HEADS, 6))
         total = lambda function: lambda given: (lambda result: ((result[0] * signs).sum(), result))(function(given))
         run = lambda function: jax.jit(jax.value_and_grad(total(function), has_aux=True))(given)
         by_blocks = lambda given: block_attention(
-            **given, mask=mask(), counted=(3, TOTAL), block_length=length, **options
+            **given, mask=mask(), counted=(3, TOTAL), block_length=length, query_block_length=rows, **options
         )
         (_, expected), expected_gradients = run(lambda given: plain(given, **options))
         (_, results), gradients = run(by_blocks)
@@ -94,5 +94,5 @@ def test_positions_come_in_pairs_and_blocks_have_keys():
     given = arrays({"positions"})
     with pytest.raises(ValueError, match="relative_keys: given alone, allowed: together with the other"):
         block_attention(**{**given, "position_queries": None})
-    with pytest.raises(ValueError, match="block_length: given 0, allowed: 1 or more keys"):
-        block_attention(**given, block_length=0)
+    with pytest.raises(ValueError, match="query_block_length: given 0, allowed: 1 or more"):
+        block_attention(**given, query_block_length=0)

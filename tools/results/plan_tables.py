@@ -93,5 +93,33 @@ def learner_plans(found: Measurement) -> str:
     return f"{about}\n\n{grid(heads, rows)}"
 
 
-TABLES: dict[str, Callable[[Measurement], str]] = {"learner_plan": learner_plans}
+def attention_programs(found: Measurement) -> str:
+    """A row a program and chip, with the traffic as a share of the reference's."""
+    records = apart(found.facts)
+    reference = {(r["positions"], r["chip"]): r for r in records if r["program"] == "reference"}
+    rows = []
+    for r in records:
+        times = r["hbm_bytes"] / reference[r["positions"], r["chip"]]["hbm_bytes"]
+        rows.append(
+            [
+                *(r["chip"], r["positions"], r["program"], f"{r['temporary_bytes'] / 2**20:,.0f}"),
+                *(
+                    f"{r['hbm_bytes'] / 2**20:,.0f}",
+                    f"{times:.2f}",
+                    f"{r['flops'] / 1e9:,.0f}",
+                    f"{r['milliseconds']:.2f}",
+                ),
+            ]
+        )
+    of_one_chip = [r for r in reference.values() if r["chip"] == records[0]["chip"]]
+    described = lambda sizes: ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in sizes.items())
+    sizes = "; ".join(f"{r['positions']}: {described(r['sizes'])}" for r in of_one_chip)
+    heads = ["chip", "positions", "program", "temporaries, MiB", "HBM traffic, MiB", "times the reference's"]
+    return f"{sizes}.\n\n{grid([*heads, 'GFLOPs', 'estimate, ms'], rows)}"
+
+
+TABLES: dict[str, Callable[[Measurement], str]] = {
+    "learner_plan": learner_plans,
+    "attention_programs": attention_programs,
+}
 """kind of a measurement -> its table"""
