@@ -71,6 +71,17 @@ def _memorizing(known: Known) -> str:
     )
 
 
+def _attention_programs(known: Known) -> str:
+    records = apart(known.facts("attention_programs", "layer"))
+    moved = {(r["chip"], r["positions"], r["program"]): r["hbm_bytes"] for r in records}
+    times = lambda positions, program: moved["v5e", positions, "reference"] / moved["v5e", positions, program]
+    return (
+        f"Compiled for a v5e, one layer moves {times('rotary', 'fused'):.0f} times fewer bytes through the HBM with rotary "
+        f"positions (`fused`), {times('relative positions', 'blocks'):.1f} times fewer with relative ones and "
+        f"{times('distance buckets', 'blocks'):.1f} times fewer with buckets (`blocks`) ({link('plans')})."
+    )
+
+
 def _product_keys(known: Known) -> str:
     records = [r for r in apart(known.facts("product_key_steps", "one_memory")) if r["form"] == "lazy"]
     most = max(records, key=lambda r: r["slots"])
@@ -305,6 +316,7 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "searches": _searches("memjax ScaNN", 0.99),
     "exact_searches": _searches("memjax exact", None),
     "rematerialization": _rematerialization,
+    "attention_programs": _attention_programs,
     "streams": _streams,
     "same_job": _same_job,
     "adapters": _adapters,
