@@ -116,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     about = (
         "One layer's attention, forward and backward, bfloat16, on one chip that is not there: nothing was run. The "
-        "traffic is what the compiled program reads from and writes to the HBM if every operation reads its operands once. The "
+        "traffic is what the program reads from and writes to the HBM, every operand of an operation once. The "
         "estimate is the longer of that and of the products at the chip's peak."
     )
     facts, title = together([*measure_all()]), "Programs of attention"

@@ -76,8 +76,8 @@ def _attention_programs(known: Known) -> str:
     moved = {(r["chip"], r["positions"], r["program"]): r["hbm_bytes"] for r in records}
     times = lambda positions, program: moved["v5e", positions, "reference"] / moved["v5e", positions, program]
     return (
-        f"Compiled for a v5e, one layer moves {times('rotary', 'fused'):.0f} times fewer bytes through the HBM with rotary "
-        f"positions (`fused`), {times('relative positions', 'blocks'):.1f} times fewer with relative ones and "
+        f"Compiled for a v5e, one layer moves {times('rotary', 'fused'):.0f} times fewer bytes through the HBM with "
+        f"rotary positions (`fused`), {times('relative positions', 'blocks'):.1f} times fewer with relative ones and "
         f"{times('distance buckets', 'blocks'):.1f} times fewer with buckets (`blocks`) ({link('plans')})."
     )
 
