@@ -5,7 +5,7 @@ python -m tools.bench.allocation arena_max,mmap_threshold transformer_xl '{"memo
 
 import sys
 
-from memjax.cli.allocation import HUGE_PAGES, advise_huge_pages, set_parameters
+from memjax.allocation import HUGE_PAGES, advise_huge_pages, set_parameters
 
 
 def main(argv: list[str]) -> int:

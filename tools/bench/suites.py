@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.allocation import HUGE_PAGES, PARAMETERS
+from memjax.allocation import HUGE_PAGES, PARAMETERS
 from tools.bench import peers
 from tools.bench.harness import Entry, Suite
 
@@ -272,7 +272,7 @@ def _allocation(kind: str, settings: dict[str, Any], note: str) -> Suite:
             tunables("tunables, blocks kept, one arena, huge pages", *_KEPT, "arena_max", "hugetlb"),
         ],
         baseline="defaults",
-        note=f"{note} The same program with other parameters of glibc's malloc (`memjax.cli.allocation`). Blocks kept: "
+        note=f"{note} The same program with other parameters of glibc's malloc (`memjax.allocation`). Blocks kept: "
         "mmap_threshold, trim_threshold and top_pad. One arena: for the blocks of all threads. Huge pages: "
         "transparent ones, by `madvise` on the heap or `glibc.malloc.hugetlb=1`. The command line sets all of them by "
         "mallopt; tunables stand in the environment before a process starts.",
