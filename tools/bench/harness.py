@@ -47,6 +47,7 @@ class Suite:
     modes: Sequence[str] = ("infer", "train")  # training last: the peak of a process never falls
     note: str = ""
     unit: str = "tokens"  # what a step works through
+    rounds: int = 12  # measured steps per contender and mode, unless the command says how many
 
 
 class Worker:

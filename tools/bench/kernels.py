@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.allocation import keep_freed_memory
 from tools.bench import peers, worker
 
 POOL = 16  # different inputs that the steps cycle through
@@ -96,6 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("kind", choices=sorted(KERNELS))
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
+    keep_freed_memory()  # as commands do
     return worker.serve(lambda: KERNELS[arguments.kind](json.loads(arguments.settings)))
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
+from memjax.allocation import keep_freed_memory
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_model
 from memjax.training.metrics import count_parameters
@@ -121,20 +122,24 @@ class Model:
         shape = (POOL, batch, settings.get("segments", 1) * length + 1)
         self.pool = np.random.default_rng(0).integers(1, settings["vocab"], shape, np.int32)
         self.turn = 0
-        self.ready: Any = None
-        state = self._filled(self.model.init_state(batch))
+        state = self._filled(variables)
         self.prepare("train")
         parts = make_update_functions(config.Config(model=model, training=_training(settings)), self.model)
         self.state = parts.init(variables, state, self.batch, jax.random.key(1))
         self.train_step = jax.jit(parts.step, donate_argnums=0)
         # Parameters of its own: a training step donates its state.
         self.variables = jax.tree.map(jnp.copy, variables)
-        self.memory = self._filled(self.model.init_state(batch))
+        self.memory = jax.tree.map(jnp.copy, state)
         self.infer_step = jax.jit(self._infer, donate_argnums=1)
 
-    def _filled(self, state: Any) -> Any:
-        """Every slot valid from the start, as after a long document; the peers' memories are full too."""
-        return jax.tree.map(lambda leaf: jnp.ones_like(leaf) if leaf.dtype == bool else leaf, state)
+    def _filled(self, variables: Any) -> Any:
+        """The memory after a document that is longer than it, as the peers have it: no slot is empty."""
+        read = jax.jit(lambda *arguments: self._infer(*arguments)[1], donate_argnums=1)
+        state = self.model.init_state(self.settings["batch"])
+        for _ in range(worker.steps_to_fill(self.settings)):
+            self.prepare("infer")
+            state = read(variables, state, self.batch.inputs, self.batch.start_of_document)
+        return state
 
     def _infer(self, variables: Any, state: Any, segments: Any, starts: Any) -> Any:
         log_probs = []
@@ -217,6 +222,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
+    keep_freed_memory()  # as commands do
     settings = json.loads(arguments.settings)
     return worker.serve(lambda: (Decoder if settings.get("greedy") else Model)(arguments.kind, settings))
 

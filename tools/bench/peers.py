@@ -195,9 +195,10 @@ class TorchContender:
         torch.manual_seed(0)
         self.torch, self.settings = torch, settings
         self.model = self.make_model(settings)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE, fused=True)
         shape = (POOL, settings["batch"], settings.get("segments", 1) * settings["length"] + 1)
         self.pool, self.turn = torch.randint(1, settings["vocab"], shape), 0
+        self.fill()
 
     def make_model(self, settings: dict):
         """Builds the torch module from the suite's settings."""
@@ -210,6 +211,13 @@ class TorchContender:
     def forward(self, inputs) -> None:
         """Log-probabilities or logits of one segment; advances the peer's memory."""
         raise NotImplementedError
+
+    def fill(self) -> None:
+        """Fills the memory with what the model itself writes."""
+        self.model.eval()
+        with self.torch.no_grad():
+            for i in range(worker.steps_to_fill(self.settings)):
+                self.forward(self.pool[i % POOL][:, :-1].contiguous())
 
     def describe(self) -> dict:
         """See `worker.Contender`."""

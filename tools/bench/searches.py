@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from memjax.allocation import keep_freed_memory
 from tools.bench import worker
 
 POOL = 4  # different batches of queries that the steps cycle through
@@ -82,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("kind", choices=["exact", "faiss", "product"])
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
+    keep_freed_memory()  # as commands do
     return worker.serve(lambda: Search(arguments.kind, json.loads(arguments.settings)))
 
 
