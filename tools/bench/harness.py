@@ -19,6 +19,7 @@ from pathlib import Path
 from tools.bench import worker
 from tools.results.ledger import Measurement, together
 from tools.results.speed_tables import quartiles
+from tools.results.timed_code import fingerprint
 
 RESAMPLES = 1000
 
@@ -197,6 +198,7 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
         "note": suite.note,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit(root),
+        "timed_code": fingerprint(),
         "command": command,
         "hardware": hardware(),
         "threads": worker.THREADS,

@@ -91,6 +91,11 @@ class Sentences:
 KERNELS = {"elu": Elu, "sentences": Sentences}
 
 
+def make_contender(kind: str, settings: dict[str, Any]) -> Elu | Sentences:
+    """The contender of the given kind and settings."""
+    return KERNELS[kind](settings)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Serves the contender of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.kernels", description=__doc__.splitlines()[0])
@@ -98,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
     keep_freed_memory()  # as commands do
-    return worker.serve(lambda: KERNELS[arguments.kind](json.loads(arguments.settings)))
+    return worker.serve(lambda: make_contender(arguments.kind, json.loads(arguments.settings)))
 
 
 if __name__ == "__main__":

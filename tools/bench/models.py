@@ -59,7 +59,7 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.ModelBase:
     elif kind == "gpt2":
         attention = config.GPT2(num_positions=settings["positions"])
         output = config.Softmax(tied=True, bias=False)
-    elif kind == "product_key":
+    elif kind in ("product_key", "encoder"):
         attention = config.FullAttention(query_key_norm=False)
         output = config.Softmax(tied=False, bias=True)
     else:
@@ -214,17 +214,22 @@ class Decoder:
         )
 
 
+KINDS = ("transformer_xl", "compressive", "memorizing", "product_key", "memformer", "gpt2", "encoder")
+
+
+def make_contender(kind: str, settings: dict[str, Any]) -> Model | Decoder:
+    """The model of the given kind and settings."""
+    return (Decoder if settings.get("greedy") else Model)(kind, settings)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Serves the model of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.models", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "kind", choices=["transformer_xl", "compressive", "memorizing", "product_key", "memformer", "gpt2"]
-    )
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
     keep_freed_memory()  # as commands do
-    settings = json.loads(arguments.settings)
-    return worker.serve(lambda: (Decoder if settings.get("greedy") else Model)(arguments.kind, settings))
+    return worker.serve(lambda: make_contender(arguments.kind, json.loads(arguments.settings)))
 
 
 if __name__ == "__main__":

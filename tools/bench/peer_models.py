@@ -91,7 +91,7 @@ class TransfoXL(TorchContender):
 
 
 class Compressive(TorchContender):
-    """compressive-transformer-pytorch: strided convolutions, attention reconstruction; GELU, memories of normed inputs."""
+    """compressive-transformer-pytorch: strided convolutions, reconstruction loss; GELU, memories of normed inputs."""
 
     packages = ("torch", "compressive-transformer-pytorch", "numpy")
 

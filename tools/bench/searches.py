@@ -77,6 +77,11 @@ def _product(keys: np.ndarray) -> Found:
     return ("jax", "jaxlib"), lambda queries, _: jax.block_until_ready(product(queries, on_device))
 
 
+def make_contender(kind: str, settings: dict[str, Any]) -> Search:
+    """The search of the given kind and settings."""
+    return Search(kind, settings)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Serves the search of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.searches", description=(__doc__ or "").splitlines()[0])
@@ -84,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
     keep_freed_memory()  # as commands do
-    return worker.serve(lambda: Search(arguments.kind, json.loads(arguments.settings)))
+    return worker.serve(lambda: make_contender(arguments.kind, json.loads(arguments.settings)))
 
 
 if __name__ == "__main__":

@@ -97,9 +97,9 @@ def _memorizing(slots: int, *, few: bool) -> Suite:
         ],
         baseline="memorizing-transformers-pytorch",
         reference=REFERENCE,
-        note=f"{slots} slots, 32 neighbours, cache 128, one memory layer, exact GELU. memjax searches exactly, with keys "
-        "of its own in each head; the peer approximately (HNSW), with one key per token for all heads, in an index that is "
-        "kept three quarters full to full. The reference has no memory, and ReLU.",
+        note=f"{slots} slots, 32 neighbours, cache 128, one memory layer, exact GELU. memjax searches exactly, "
+        "with keys of its own in each head; the peer approximately (HNSW), with one key per token for all heads, in an "
+        "index that is kept three quarters full to full. The reference has no memory, and ReLU.",
     )
 
 

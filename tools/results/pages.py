@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.recipes import RECIPES, Recipe, page_of
-from tools.results import comparisons, perplexities, plan_tables, speed_tables, streams, survey, tables
+from tools.results import comparisons, perplexities, plan_tables, race, speed_tables, streams, survey, tables
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, command_of_today
 from tools.results.marked_texts import marked_text
 from tools.texts.pictures import pictures
@@ -53,7 +53,7 @@ MEASURED = {
     "lifelong_mnist": ("avalanche", "job_lines", "same_job"),
     "texts": ("texts",),
     "lifelong_vectors": ("few_texts", "second_tasks"),
-    "bench": ("note", "bench", "profile"),
+    "bench": ("bench", "end_to_end", "profile"),
     "replay": ("replay", "rematerialization"),
     "costs": ("costs", "memory_costs", "checksums", "saves"),
     "search": ("search",),
@@ -143,7 +143,11 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
         parts.append(plan_tables.plans(plans))
     if learned := [one for one in measurements if one.kind == "learns"]:
         parts += [ABOUT_LEARNING, comparisons.learned(learned), comparisons.differences_of_learned(learned)]
-    parts += [section(one) for one in measurements if one.kind in (*TABLES, "note")]
+    if suites := [one for one in measurements if one.kind == "bench"]:
+        parts.append(race.summary(suites))
+    if profiles := [one for one in measurements if one.kind == "profile"]:
+        parts.append(race.where_time_goes(profiles))
+    parts += [section(one) for one in measurements if one.kind in TABLES]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,0 +1,125 @@
+"""The top of the page about speed: what was measured at which state of the code, all ratios in one table, and where the
+time goes. Every sentence is made from the measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tools.results.ledger import Measurement, apart
+from tools.results.speed_tables import grid
+from tools.results.timed_code import fingerprint
+
+OURS = "memjax"
+"""beginning of the names of contenders that are raced with others"""
+MODES = {"infer": "inference", "train": "training"}
+OLDER = "Measured at an older state of the code"
+ABOUT = (
+    "A ratio says how many times as fast a contender of memjax is as the one beside it, by wall time with its 95 % "
+    "interval, and [by CPU time]. Below 1 it is slower (bold beside another implementation). Contenders take turns in "
+    "one run. They have the settings of malloc that the commands of memjax make; `default malloc` goes without. A "
+    "reference has no memory."
+)
+
+
+def summary(measurements: Sequence[Measurement], now: str = "") -> str:
+    """Returns what stands above the tables of the suites.
+
+    Args:
+      measurements: Those of all suites.
+      now: Fingerprint of the code as it is. '' to compute it.
+    """
+    parts = [states(measurements, now), ABOUT]
+    usual = [one for one in measurements if _modes(one) <= MODES.keys()]
+    for some in (usual, [one for one in measurements if one not in usual]):
+        if rows := _rows(some):
+            modes = list(dict.fromkeys(r["mode"] for one in some for r in apart(one.facts)))
+            heads = [MODES.get(mode, f"{mode} neighbours") for mode in modes]
+            parts.append(grid(["suite", "contender", "beside", *heads], rows))
+    return "\n\n".join([*parts, slower(measurements)])
+
+
+def states(measurements: Sequence[Measurement], now: str = "") -> str:
+    """Says at which commit and on which machine the suites were measured, and which of them before the code became what
+    it is.
+    """
+    now = now or fingerprint()
+    places: dict[tuple[str, str], list[str]] = {}
+    for one in measurements:
+        places.setdefault((one.commit, one.hardware), []).append(one.name)
+    lines = [f"- Commit {commit}, {hardware}: {', '.join(names)}." for (commit, hardware), names in places.items()]
+    older = [one.name for one in measurements if one.facts.get("timed_code") != now]
+    if older:
+        lines.append(f"- {OLDER}: {'all suites' if len(older) == len(measurements) else ', '.join(older)}.")
+    return "\n".join(lines)
+
+
+def slower(measurements: Sequence[Measurement]) -> str:
+    """Says where memjax is slower than the other implementation, by wall time."""
+    found = [
+        f"{one.name}, {_mode(r['mode'])}, {r['contender']} {ratio:.2f}"
+        for one, r in _raced(measurements)
+        if (ratio := r["ratios"].get(one.facts["baseline"], {"value": 1})["value"]) < 1
+    ]
+    return f"Slower than the other implementation: {'; '.join(found) or 'nowhere'}."
+
+
+def where_time_goes(measurements: Sequence[Measurement]) -> str:
+    """Returns one table of all profiles: milliseconds a step by kind of operation."""
+    records = [(one, r) for one in measurements for r in one.facts["records"]]
+    kinds = list(dict.fromkeys(kind for _, r in records for kind in r["kinds"]))
+    rows = [
+        [
+            *(one.name, _mode(r["mode"]), r["contender"], f"{r['wall_milliseconds']:.1f}"),
+            *(f"{r['kinds'].get(kind, 0):.1f}" for kind in kinds),
+        ]
+        for one, r in records
+    ]
+    about = (
+        "Where the time goes: milliseconds of a step by kind of operation, added over threads, from a trace of "
+        f"{records[0][0].facts['steps']} steps. `no operation` is wall time in which no thread has any: dispatch, and "
+        "work of Python. The encoder without memory is one of memjax, of the same sizes."
+    )
+    heads = ["suite", "mode", "contender", "wall", *kinds]
+    return "\n\n".join([about, states(measurements), grid(heads, rows)])
+
+
+def _rows(measurements: Sequence[Measurement]) -> list[list[str]]:
+    modes = list(dict.fromkeys(r["mode"] for one in measurements for r in apart(one.facts)))
+    rows = []
+    for one in measurements:
+        own = [r for other, r in _raced([one])]
+        for contender in dict.fromkeys(r["contender"] for r in own):
+            by_mode = {r["mode"]: r for r in own if r["contender"] == contender}
+            for beside in filter(None, (one.facts["baseline"], one.facts["reference"])):
+                is_raced = beside == one.facts["baseline"]
+                cells = [_cell(by_mode[mode], beside, bold=is_raced) if mode in by_mode else "" for mode in modes]
+                rows.append([one.name, contender, beside, *cells])
+    return rows
+
+
+def _raced(measurements: Sequence[Measurement]) -> list[tuple[Measurement, Mapping[str, Any]]]:
+    """Records of memjax beside another implementation. Suites that compare memjax with itself have none."""
+    return [
+        (one, r)
+        for one in measurements
+        if not one.facts["baseline"].startswith(OURS)
+        for r in apart(one.facts)
+        if r["contender"].startswith(OURS)
+    ]
+
+
+def _cell(r: Mapping[str, Any], beside: str, *, bold: bool) -> str:
+    wall, cpu = r["ratios"][beside], r["cpu_ratios"][beside]
+    value = f"{wall['value']:.2f}"
+    shown = f"**{value}**" if bold and wall["value"] < 1 else value
+    return f"{shown} ({wall['low']:.2f}-{wall['high']:.2f}) [{cpu['value']:.2f}]"
+
+
+def _modes(one: Measurement) -> set[str]:
+    return {r["mode"] for r in apart(one.facts)}
+
+
+def _mode(mode: str) -> str:
+    return MODES.get(mode, f"{mode} neighbours")
