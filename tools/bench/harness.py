@@ -174,7 +174,11 @@ def commit(root: Path) -> str:
     try:
         git = ["git", "-C", str(root)]
         name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True)
-        state = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True)
+        # Not the results, to which each suite adds.
+        code = ("--", "memjax", "configs", "tools/bench")
+        state = subprocess.run(
+            [*git, "status", "--porcelain", "-uno", *code], check=True, capture_output=True, text=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return name.stdout.strip() + ("+" if state.stdout.strip() else "")

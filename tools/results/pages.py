@@ -34,6 +34,7 @@ TABLES: Mapping[str, Callable[[Measurement], str]] = {
     **tables.TABLES,
     **speed_tables.TABLES,
     **plan_tables.TABLES,
+    **race.TABLES,
     "avalanche": streams.avalanche,
     "job_lines": streams.job_lines,
     "same_job": streams.same_job,

@@ -44,15 +44,23 @@ def states(measurements: Sequence[Measurement], now: str = "") -> str:
     """Says at which commit and on which machine the suites were measured, and which of them before the code became what
     it is.
     """
-    now = now or fingerprint()
     places: dict[tuple[str, str], list[str]] = {}
     for one in measurements:
         places.setdefault((one.commit, one.hardware), []).append(one.name)
     lines = [f"- Commit {commit}, {hardware}: {', '.join(names)}." for (commit, hardware), names in places.items()]
-    older = [one.name for one in measurements if one.facts.get("timed_code") != now]
-    if older:
-        lines.append(f"- {OLDER}: {'all suites' if len(older) == len(measurements) else ', '.join(older)}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"- {line}" for line in older(measurements, now))])
+
+
+def older(measurements: Sequence[Measurement], now: str = "") -> list[str]:
+    """Returns a line that names the measurements of an older state of the timed code, or none.
+
+    Args:
+      measurements: Those that say in `timed_code` at which state they were made.
+      now: Fingerprint of the code as it is. '' to compute it.
+    """
+    now = now or fingerprint()
+    names = [one.name for one in measurements if one.facts.get("timed_code") != now]
+    return [f"{OLDER}: {'all' if len(names) == len(measurements) else ', '.join(names)}."] if names else []
 
 
 def slower(measurements: Sequence[Measurement]) -> str:
@@ -83,6 +91,26 @@ def where_time_goes(measurements: Sequence[Measurement]) -> str:
     )
     heads = ["suite", "mode", "contender", "wall", *kinds]
     return "\n\n".join([about, states(measurements), grid(heads, rows)])
+
+
+def end_to_end(found: Measurement) -> str:
+    """Returns tokens a second of the update alone, of the run after its first log line, and of the whole call."""
+    facts = found.facts
+    alone = facts["tokens_per_step"] / facts["step_seconds"]
+    rows = []
+    for name, steps, seconds in [
+        ("the step alone", 1, facts["step_seconds"]),
+        ("the run after its first log line", facts["steady_steps"], facts["steady_seconds"]),
+        ("the whole call, with start, compilation and evaluation", facts["steps"], facts["run_seconds"]),
+    ]:
+        rate = steps * facts["tokens_per_step"] / seconds
+        rows.append([name, f"{steps:,}", f"{seconds:.2f}", f"{rate:,.0f}", f"{100 * rate / alone:.0f} %"])
+    table = grid(["what", "steps", "seconds", "tokens/s", "of the step"], rows)
+    return "\n\n".join([*older([found]), f"The first step took {facts['first_step_seconds']:.1f} s.", table])
+
+
+TABLES = {"end_to_end": end_to_end}
+"""kind of a measurement -> its table"""
 
 
 def _rows(measurements: Sequence[Measurement]) -> list[list[str]]:
