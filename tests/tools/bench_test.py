@@ -187,7 +187,6 @@ def test_peers_run_as_a_file_and_hide_no_standard_module():
 
 
 def test_command_rejects_unknown_suites_and_reports_failures(fake, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(peers, "is_installed", lambda: True)
     monkeypatch.setattr(bench, "SUITES", {"s": lambda: harness.Suite("s", [fake("a", [1.0], fail="train")], "a")})
     with pytest.raises(SystemExit) as caught:
         bench.main(["t"])
@@ -350,7 +349,8 @@ def test_a_profile_adds_up_what_each_part_costs_and_counts_nothing_twice():
     assert rest == {"operations": "everything else", "milliseconds": 1.5, "percent": 50.0}
 
 
-def test_a_contender_is_profiled_in_this_process():
+def test_a_contender_is_profiled_in_this_process(monkeypatch):
+    monkeypatch.setenv(SWITCH, "0")
     settings = {
         "dim": 8,
         "layers": 1,

@@ -48,8 +48,8 @@ def without_missing(suites: Sequence[Suite]) -> list[Suite]:
 def main(argv: list[str] | None = None) -> int:
     """Runs the named suites, or all.
 
-    Returns the exit code: 2 for a bad argument, 1 where a contender failed or a suite was left out. The other suites are
-    measured all the same.
+    Returns the exit code: 2 for a bad argument, 1 where a contender failed or a suite was left out. The other suites
+    are measured all the same.
     """
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description="Speed as ratios, measured alternately.")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; none = all")
