@@ -367,7 +367,7 @@ def test_a_contender_is_profiled_in_this_process(monkeypatch):
 
 
 def test_profiled_are_contenders_of_memjax_as_commands_run_them():
-    names = [entry.name for entry in profile.profiled(SUITES["transformer_xl"]())]
+    names = [entry.name for entry in profile.select_entries(SUITES["transformer_xl"]())]
     assert names == ["memjax Transformer-XL", "memjax, scanned layers"]
 
 

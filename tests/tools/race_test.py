@@ -23,7 +23,7 @@ def test_all_ratios_stand_in_one_table_beside_the_peer_and_the_reference():
     records = [
         record("memjax A", mode, wall, 1.25, ("peer", "bare")) for mode, wall in (("infer", 1.5), ("train", 0.8))
     ]
-    text = race.summary([suite("s", [record("peer", "infer", 1.0, beside=()), *records], reference="bare")], "new")
+    text = race.summarise([suite("s", [record("peer", "infer", 1.0, beside=()), *records], reference="bare")], "new")
     assert "| suite | contender | beside | inference | training |" in text
     assert "| s | memjax A | peer | 1.50 (0.50-2.50) [1.25] | **0.80** (0.50-2.50) [1.25] |" in text
     assert "| s | memjax A | bare | 1.50 (0.50-2.50) [1.25] | 0.80 (0.50-2.50) [1.25] |" in text
@@ -37,7 +37,7 @@ def test_other_modes_have_a_table_of_their_own_and_memjax_beside_itself_has_none
         suite("own", [record("memjax B", "train", 0.3, beside=("memjax A",))], baseline="memjax A"),
         suite("gpt2", [record("memjax GPT-2", "infer", 1.2)]),
     ]
-    text = race.summary(measurements, "new")
+    text = race.summarise(measurements, "new")
     assert "| suite | contender | beside | 32 neighbours |" in text and "| search | memjax exact | peer | 1.10" in text
     assert "memjax B" not in text and text.endswith("Slower than the other implementation: nowhere.")
 
@@ -52,13 +52,15 @@ def test_other_modes_have_a_table_of_their_own_and_memjax_beside_itself_has_none
 )
 def test_a_table_says_whether_the_timed_code_is_newer(states, line):
     measurements = [suite(name, [], timed_code=state) for name, state in zip("ab", states, strict=True)]
-    assert race.states(measurements, "new").splitlines() == ["- Commit 0123, a processor: a, b."] + [line] * bool(line)
+    assert race.list_states(measurements, "new").splitlines() == ["- Commit 0123, a processor: a, b."] + [line] * bool(
+        line
+    )
 
 
 def test_the_committed_page_says_so_exactly_where_the_fingerprint_differs():
-    measurements = [one for one in Book().measurements() if one.kind == "bench"]
+    measurements = [entry for entry in Book().measurements() if entry.kind == "bench"]
     page = (Book().folder / "tables" / "bench.md").read_text(encoding="utf-8")
-    differs = [one.name for one in measurements if one.facts.get("timed_code") != timed_code.fingerprint()]
+    differs = [suite.name for suite in measurements if suite.facts.get("timed_code") != timed_code.fingerprint()]
     first = page.partition("\n\n| suite")[0]
     assert (race.OLDER in first) == bool(differs)
     assert all(name in first.partition(race.OLDER)[2] for name in differs) or len(differs) == len(measurements)
@@ -88,10 +90,10 @@ def test_profiles_of_all_suites_stand_in_one_table():
     record = {"mode": "infer", "wall_milliseconds": 9.0, "kinds": {"products": 6.0, "softmax": 1.25}}
     facts = {"steps": 5, "timed_code": "old"}
     profiles = [
-        Measurement("profile", name, "", "0123", "a processor", "", "", {**facts, "records": [{**record, **own}]})
-        for name, own in {"encoder": {"contender": "plain"}, "s": {"contender": "memjax A", "mode": "32"}}.items()
+        Measurement("profile", name, "", "0123", "a processor", "", "", {**facts, "records": [{**record, **changes}]})
+        for name, changes in {"encoder": {"contender": "plain"}, "s": {"contender": "memjax A", "mode": "32"}}.items()
     ]
-    text = race.where_time_goes(profiles)
+    text = race.tabulate_profiles(profiles)
     assert "| suite | mode | contender | wall | products | softmax |" in text and race.OLDER in text
     assert "| encoder | inference | plain | 9.0 | 6.0 | 1.2 |" in text and "| s | 32 neighbours | memjax A |" in text
 

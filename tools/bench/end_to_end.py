@@ -87,13 +87,13 @@ def measure(sizes: dict[str, int], steps: int, every: int) -> dict[str, Any]:
       `first_step_seconds`, and `steady_steps` and `steady_seconds` of the run after its first log line.
     """
     with tempfile.TemporaryDirectory(prefix="memjax-end-to-end-") as folder:
-        given = run_config(sizes, steps, every, folder)
-        experiment = make_experiment(given)
+        described = run_config(sizes, steps, every, folder)
+        experiment = make_experiment(described)
         alone = seconds_of_steps(experiment, 2 * every)[1:]
         begin = time.perf_counter()
-        train(given, experiment=experiment, on_event=lambda event: None)
+        train(described, experiment=experiment, on_event=lambda event: None)
         whole = time.perf_counter() - begin
-        log = (Path(folder) / given.name / "metrics.jsonl").read_text(encoding="utf-8")
+        log = (Path(folder) / described.name / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [line for line in map(json.loads, log.splitlines()) if line["kind"] == "train"]
     first, last = lines[0], lines[-1]
     return {

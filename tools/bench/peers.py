@@ -91,8 +91,8 @@ def missing_peers() -> dict[str, str] | None:
     record = ENVIRONMENT / "installed.json"
     if not interpreter().exists() or not record.exists():
         return None
-    found = json.loads(record.read_text())
-    return found["missing"] if found["stamp"] == stamp() else None
+    facts = json.loads(record.read_text())
+    return facts["missing"] if facts["stamp"] == stamp() else None
 
 
 def install() -> dict[str, str]:

@@ -119,8 +119,10 @@ def own_times(operations: Sequence[Operation]) -> list[float]:
       >>> own_times([Operation("1", 0, 10, "f", "while"), Operation("1", 2, 3, "f", "dot")])
       [7, 3]
     """
-    own = [operation.length for operation in operations]
-    order = sorted(range(len(own)), key=lambda i: (operations[i].thread, operations[i].begin, -operations[i].length))
+    durations = [operation.length for operation in operations]
+    order = sorted(
+        range(len(durations)), key=lambda i: (operations[i].thread, operations[i].begin, -operations[i].length)
+    )
     outer: list[int] = []
     for i in order:
         operation = operations[i]
@@ -130,9 +132,9 @@ def own_times(operations: Sequence[Operation]) -> list[float]:
                 break
             outer.pop()
         if outer:
-            own[outer[-1]] -= operation.length
+            durations[outer[-1]] -= operation.length
         outer.append(i)
-    return own
+    return durations
 
 
 def busy_time(operations: Iterable[Operation]) -> float:
@@ -143,7 +145,7 @@ def busy_time(operations: Iterable[Operation]) -> float:
       16
     """
     total = end = 0
-    for operation in sorted(operations, key=lambda one: one.begin):
+    for operation in sorted(operations, key=lambda operation: operation.begin):
         until = operation.begin + operation.length
         total += max(0, until - max(end, operation.begin))
         end = max(end, until)
@@ -172,7 +174,7 @@ def summarise(
       `operations`, `milliseconds` and `percent` of all operations.
     """
     kinds: dict[str, float] = dict.fromkeys(KINDS, 0.0)
-    labels: dict[str, float] = collections.Counter()
+    labels: dict[str, float] = collections.defaultdict(float)
     for operation, nanoseconds in zip(operations, own_times(operations), strict=True):
         path = names.get((operation.program, operation.instruction), "")
         kinds[kind_of(operation.instruction, path)] += nanoseconds / 1e6 / steps
@@ -211,7 +213,7 @@ def profile(module: str, kind: str, settings: dict[str, Any], modes: Sequence[st
                     wall += time.perf_counter() - begin
             (file,) = Path(folder).glob("**/*.xplane.pb")
             operations = read_operations(jax.profiler.ProfileData.from_file(str(file)))
-        programs = [part for one in backend.get_backend().live_executables() for part in one.hlo_modules()]
+        programs = [part for program in backend.get_backend().live_executables() for part in program.hlo_modules()]
         names = {(p.name, i): path for p in programs for i, path in instruction_names(p.to_string()).items()}
         records.append({"mode": mode, **summarise(operations, names, wall, steps, rows)})
     return records
@@ -219,17 +221,17 @@ def profile(module: str, kind: str, settings: dict[str, Any], modes: Sequence[st
 
 def read_operations(trace: Any) -> list[Operation]:
     """Returns the compiled operations of a `jax.profiler.ProfileData`."""
-    found = []
+    operations = []
     for line in (line for plane in trace.planes for line in plane.lines):
         for event in line.events:
             facts = dict(event.stats)
             if "hlo_op" in facts:
                 place = (str(facts.get("hlo_module", "")), str(facts["hlo_op"]))
-                found.append(Operation(line.name, event.start_ns, event.duration_ns, *place))
-    return found
+                operations.append(Operation(line.name, event.start_ns, event.duration_ns, *place))
+    return operations
 
 
-def profiled(suite: Suite) -> list[Entry]:
+def select_entries(suite: Suite) -> list[Entry]:
     """Returns the contenders of a suite that are profiled: those of memjax with the settings of malloc of commands."""
     return [entry for entry in suite.entries if entry.name.startswith("memjax") and SWITCH not in entry.environment]
 
@@ -237,7 +239,7 @@ def profiled(suite: Suite) -> list[Entry]:
 def main(argv: list[str] | None = None) -> int:
     """Profiles the memjax contenders of the named suites; none = of all that race with others, and the encoder."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.profile", description=(__doc__ or "").splitlines()[0])
-    suites = {one.name: one for one in (ENCODER, *(make() for make in SUITES.values())) if profiled(one)}
+    suites = {suite.name: suite for suite in (ENCODER, *(make() for make in SUITES.values())) if select_entries(suite)}
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(suites)}; none = all")
     parser.add_argument("--steps", type=int, default=5, help="traced steps")
     parser.add_argument("--rows", type=int, default=12, help="rows of the table of a contender")
@@ -250,11 +252,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name in arguments.suites or suites:
         records = []
-        for entry in profiled(suites[name]):
+        for entry in select_entries(suites[name]):
             module, kind, settings = entry.command[-3:]
-            given = (module, kind, json.loads(settings), suites[name].modes, arguments.steps, arguments.rows)
+            contender = (module, kind, json.loads(settings), suites[name].modes, arguments.steps, arguments.rows)
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                records += [{"contender": entry.name, **record} for record in pool.submit(profile, *given).result()]
+                records += [{"contender": entry.name, **record} for record in pool.submit(profile, *contender).result()]
         facts = {"steps": arguments.steps, "timed_code": fingerprint(), "records": records}
         words = {"command": f"python -m tools.bench.profile {name}", "title": f"{name}: where the time goes"}
         pages.record(measured("profile", name, facts, **words), Book(arguments.out))

@@ -145,9 +145,9 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
     if learned := [one for one in measurements if one.kind == "learns"]:
         parts += [ABOUT_LEARNING, comparisons.learned(learned), comparisons.differences_of_learned(learned)]
     if suites := [one for one in measurements if one.kind == "bench"]:
-        parts.append(race.summary(suites))
+        parts.append(race.summarise(suites))
     if profiles := [one for one in measurements if one.kind == "profile"]:
-        parts.append(race.where_time_goes(profiles))
+        parts.append(race.tabulate_profiles(profiles))
     parts += [section(one) for one in measurements if one.kind in TABLES]
     return "\n\n".join(parts) + "\n"
 

@@ -1,5 +1,5 @@
-"""The top of the page about speed: what was measured at which state of the code, all ratios in one table, and where the
-time goes. Every sentence is made from the measurements.
+"""Makes the top of the page about speed: commits and machines, all ratios in one table, and where the time goes. Every
+sentence is made from the measurements.
 """
 
 from __future__ import annotations
@@ -23,66 +23,66 @@ ABOUT = (
 )
 
 
-def summary(measurements: Sequence[Measurement], now: str = "") -> str:
+def summarise(measurements: Sequence[Measurement], now: str = "") -> str:
     """Returns what stands above the tables of the suites.
 
     Args:
-      measurements: Those of all suites.
+      measurements: Measurements of the suites.
       now: Fingerprint of the code as it is. '' to compute it.
     """
-    parts = [states(measurements, now), ABOUT]
-    usual = [one for one in measurements if _modes(one) <= MODES.keys()]
-    for some in (usual, [one for one in measurements if one not in usual]):
-        if rows := _rows(some):
-            modes = list(dict.fromkeys(r["mode"] for one in some for r in apart(one.facts)))
+    parts = [list_states(measurements, now), ABOUT]
+    usual = [measurement for measurement in measurements if _modes(measurement) <= MODES.keys()]
+    for group in (usual, [measurement for measurement in measurements if measurement not in usual]):
+        if rows := _rows(group):
+            modes = list(dict.fromkeys(r["mode"] for measurement in group for r in apart(measurement.facts)))
             heads = [MODES.get(mode, f"{mode} neighbours") for mode in modes]
             parts.append(grid(["suite", "contender", "beside", *heads], rows))
-    return "\n\n".join([*parts, slower(measurements)])
+    return "\n\n".join([*parts, name_slower(measurements)])
 
 
-def states(measurements: Sequence[Measurement], now: str = "") -> str:
+def list_states(measurements: Sequence[Measurement], now: str = "") -> str:
     """Says at which commit and on which machine the suites were measured, and which of them before the code became what
     it is.
     """
     places: dict[tuple[str, str], list[str]] = {}
-    for one in measurements:
-        places.setdefault((one.commit, one.hardware), []).append(one.name)
+    for measurement in measurements:
+        places.setdefault((measurement.commit, measurement.hardware), []).append(measurement.name)
     lines = [f"- Commit {commit}, {hardware}: {', '.join(names)}." for (commit, hardware), names in places.items()]
-    return "\n".join([*lines, *(f"- {line}" for line in older(measurements, now))])
+    return "\n".join([*lines, *(f"- {line}" for line in name_older(measurements, now))])
 
 
-def older(measurements: Sequence[Measurement], now: str = "") -> list[str]:
+def name_older(measurements: Sequence[Measurement], now: str = "") -> list[str]:
     """Returns a line that names the measurements of an older state of the timed code, or none.
 
     Args:
-      measurements: Those that say in `timed_code` at which state they were made.
+      measurements: Measurements whose facts say in `timed_code` at which state they were made.
       now: Fingerprint of the code as it is. '' to compute it.
     """
     now = now or fingerprint()
-    names = [one.name for one in measurements if one.facts.get("timed_code") != now]
+    names = [measurement.name for measurement in measurements if measurement.facts.get("timed_code") != now]
     return [f"{OLDER}: {'all' if len(names) == len(measurements) else ', '.join(names)}."] if names else []
 
 
-def slower(measurements: Sequence[Measurement]) -> str:
+def name_slower(measurements: Sequence[Measurement]) -> str:
     """Says where memjax is slower than the other implementation, by wall time."""
-    found = [
-        f"{one.name}, {_mode(r['mode'])}, {r['contender']} {ratio:.2f}"
-        for one, r in _raced(measurements)
-        if (ratio := r["ratios"].get(one.facts["baseline"], {"value": 1})["value"]) < 1
+    cells = [
+        f"{measurement.name}, {_mode(r['mode'])}, {r['contender']} {ratio:.2f}"
+        for measurement, r in _raced(measurements)
+        if (ratio := r["ratios"].get(measurement.facts["baseline"], {"value": 1})["value"]) < 1
     ]
-    return f"Slower than the other implementation: {'; '.join(found) or 'nowhere'}."
+    return f"Slower than the other implementation: {'; '.join(cells) or 'nowhere'}."
 
 
-def where_time_goes(measurements: Sequence[Measurement]) -> str:
+def tabulate_profiles(measurements: Sequence[Measurement]) -> str:
     """Returns one table of all profiles: milliseconds a step by kind of operation."""
-    records = [(one, r) for one in measurements for r in one.facts["records"]]
+    records = [(measurement, r) for measurement in measurements for r in measurement.facts["records"]]
     kinds = list(dict.fromkeys(kind for _, r in records for kind in r["kinds"]))
     rows = [
         [
-            *(one.name, _mode(r["mode"]), r["contender"], f"{r['wall_milliseconds']:.1f}"),
+            *(measurement.name, _mode(r["mode"]), r["contender"], f"{r['wall_milliseconds']:.1f}"),
             *(f"{r['kinds'].get(kind, 0):.1f}" for kind in kinds),
         ]
-        for one, r in records
+        for measurement, r in records
     ]
     about = (
         "Where the time goes: milliseconds of a step by kind of operation, added over threads, from a trace of "
@@ -90,12 +90,12 @@ def where_time_goes(measurements: Sequence[Measurement]) -> str:
         "work of Python. The encoder without memory is one of memjax, of the same sizes."
     )
     heads = ["suite", "mode", "contender", "wall", *kinds]
-    return "\n\n".join([about, states(measurements), grid(heads, rows)])
+    return "\n\n".join([about, list_states(measurements), grid(heads, rows)])
 
 
-def end_to_end(found: Measurement) -> str:
+def compare_run(measurement: Measurement) -> str:
     """Returns tokens a second of the update alone, of the run after its first log line, and of the whole call."""
-    facts = found.facts
+    facts = measurement.facts
     alone = facts["tokens_per_step"] / facts["step_seconds"]
     rows = []
     for name, steps, seconds in [
@@ -106,34 +106,34 @@ def end_to_end(found: Measurement) -> str:
         rate = steps * facts["tokens_per_step"] / seconds
         rows.append([name, f"{steps:,}", f"{seconds:.2f}", f"{rate:,.0f}", f"{100 * rate / alone:.0f} %"])
     table = grid(["what", "steps", "seconds", "tokens/s", "of the step"], rows)
-    return "\n\n".join([*older([found]), f"The first step took {facts['first_step_seconds']:.1f} s.", table])
+    return "\n\n".join([*name_older([measurement]), f"The first step took {facts['first_step_seconds']:.1f} s.", table])
 
 
-TABLES = {"end_to_end": end_to_end}
+TABLES = {"end_to_end": compare_run}
 """kind of a measurement -> its table"""
 
 
 def _rows(measurements: Sequence[Measurement]) -> list[list[str]]:
-    modes = list(dict.fromkeys(r["mode"] for one in measurements for r in apart(one.facts)))
+    modes = list(dict.fromkeys(r["mode"] for measurement in measurements for r in apart(measurement.facts)))
     rows = []
-    for one in measurements:
-        own = [r for other, r in _raced([one])]
-        for contender in dict.fromkeys(r["contender"] for r in own):
-            by_mode = {r["mode"]: r for r in own if r["contender"] == contender}
-            for beside in filter(None, (one.facts["baseline"], one.facts["reference"])):
-                is_raced = beside == one.facts["baseline"]
+    for measurement in measurements:
+        raced = [r for _, r in _raced([measurement])]
+        for contender in dict.fromkeys(r["contender"] for r in raced):
+            by_mode = {r["mode"]: r for r in raced if r["contender"] == contender}
+            for beside in filter(None, (measurement.facts["baseline"], measurement.facts["reference"])):
+                is_raced = beside == measurement.facts["baseline"]
                 cells = [_cell(by_mode[mode], beside, bold=is_raced) if mode in by_mode else "" for mode in modes]
-                rows.append([one.name, contender, beside, *cells])
+                rows.append([measurement.name, contender, beside, *cells])
     return rows
 
 
 def _raced(measurements: Sequence[Measurement]) -> list[tuple[Measurement, Mapping[str, Any]]]:
     """Records of memjax beside another implementation. Suites that compare memjax with itself have none."""
     return [
-        (one, r)
-        for one in measurements
-        if not one.facts["baseline"].startswith(OURS)
-        for r in apart(one.facts)
+        (measurement, r)
+        for measurement in measurements
+        if not measurement.facts["baseline"].startswith(OURS)
+        for r in apart(measurement.facts)
         if r["contender"].startswith(OURS)
     ]
 
@@ -145,8 +145,8 @@ def _cell(r: Mapping[str, Any], beside: str, *, bold: bool) -> str:
     return f"{shown} ({wall['low']:.2f}-{wall['high']:.2f}) [{cpu['value']:.2f}]"
 
 
-def _modes(one: Measurement) -> set[str]:
-    return {r["mode"] for r in apart(one.facts)}
+def _modes(measurement: Measurement) -> set[str]:
+    return {r["mode"] for r in apart(measurement.facts)}
 
 
 def _mode(mode: str) -> str:
