@@ -35,6 +35,7 @@ COMPILED = {"causal_product": "it is compiled, which needs a C++ compiler (g++ o
 """peer -> requirement of its build"""
 LEARNING_RATE = 1e-4
 POOL = 16  # different segments of random tokens that the steps cycle through
+_ERROR = re.compile(r"\b(\w*error): |: not found", re.IGNORECASE)
 _HEADING = re.compile(r"# \[(.+)\](?: in (\w+))?")
 
 
@@ -153,15 +154,16 @@ def install_section(section: Section) -> str:
 
 
 def first_error(log: str) -> str:
-    """Returns the first line of a log that tells an error, or the last line.
+    """Returns the first line of a log of pip that tells an error, or the last line.
 
     Example:
-      >>> first_error("building\\nerror: command 'g++' failed: No such file\\nerror: failed-wheel-build\\n")
-      "error: command 'g++' failed: No such file"
+      >>> first_error("error: subprocess-exited-with-error\\n/bin/sh: 1: g++: not found\\nRuntimeError: compiling\\n")
+      '/bin/sh: 1: g++: not found'
     """
     lines = [line.strip() for line in log.splitlines() if line.strip()] or ["pip wrote nothing"]
-    errors = [line for line in lines if re.match(r"(error|fatal error|\w+Error)\b.*: ", line, re.IGNORECASE)]
-    return (errors or lines[-1:])[0][:300]
+    # That line only says that a build failed.
+    errors = [line for line in lines if _ERROR.search(line) and "subprocess-exited-with-error" not in line]
+    return (errors or lines[-1:])[0].partition(" (from versions")[0][:300]
 
 
 @contextlib.contextmanager
