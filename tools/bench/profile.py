@@ -198,7 +198,8 @@ def profile(module: str, kind: str, settings: dict[str, Any], modes: Sequence[st
     from jax.extend import backend
 
     contender: worker.Contender = import_module(module).make_contender(kind, settings)
-    records = []
+    records, programs = [], []
+    names: dict[tuple[str, str], str] = {}
     for mode in modes:
         for _ in range(3):
             contender.prepare(mode)
@@ -213,8 +214,11 @@ def profile(module: str, kind: str, settings: dict[str, Any], modes: Sequence[st
                     wall += time.perf_counter() - begin
             (file,) = Path(folder).glob("**/*.xplane.pb")
             operations = read_operations(jax.profiler.ProfileData.from_file(str(file)))
-        programs = [part for program in backend.get_backend().live_executables() for part in program.hlo_modules()]
-        names = {(p.name, i): path for p in programs for i, path in instruction_names(p.to_string()).items()}
+        # Programs of two modes may have one name: those of this mode come last.
+        new = [program for program in backend.get_backend().live_executables() if program not in programs]
+        programs += new
+        modules = [module for program in new for module in program.hlo_modules()]
+        names |= {(m.name, i): path for m in modules for i, path in instruction_names(m.to_string()).items()}
         records.append({"mode": mode, **summarise(operations, names, wall, steps, rows)})
     return records
 
