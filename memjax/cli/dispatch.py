@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from memjax import __version__
-from memjax.cli.allocation import keep_freed_memory
+from memjax.allocation import keep_freed_memory
 from memjax.cli.compilation import keep_programs
 from memjax.cli.console import show_when_slow
 from memjax.cli.errors import REMEDY, explain, name_as_typed
-from memjax.cli.platforms import only_cpu, skip_absent_tpu
 from memjax.cli.processes import names_later_process
 from memjax.durable_files import DamageWarning, describe_full_disk
+from memjax.platforms import skip_absent_tpu
 from memjax.settings.overrides import UsageError, suggestion
 
 __all__ = ["VERBS", "main"]
@@ -100,7 +100,7 @@ def _run_verb(verb: str, rest: list[str], *, is_process: bool) -> int:
             raise UsageError(f"verb: given {verb!r}, allowed: {', '.join(VERBS)}{_propose_verb(verb, rest)}")
         skip_absent_tpu()
         if is_process:
-            keep_freed_memory(os.environ, only_cpu=only_cpu())
+            keep_freed_memory()
         warning = keep_programs(os.environ)
         if warning:
             print(f"memjax {verb}: {warning}", file=sys.stderr)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from memjax.cli import allocation
+from memjax import allocation
 from memjax.cli.parser import Parser, print_result
 from memjax.settings.extras import EXTRAS
 from memjax.settings.overrides import UsageError
@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
         raise UsageError("--accept-config: given without --files, allowed: with --files RUN")
     if options.files:
         return report_damage(Path(options.files), accept=options.accept_config, options=options)
-    from memjax.cli.platforms import only_cpu
+    from memjax.platforms import only_cpu
 
     return print_result(diagnose(only_cpu=only_cpu()), describe, options)
 
@@ -65,7 +65,7 @@ def diagnose(*, only_cpu: bool = True) -> dict[str, Any]:
     accelerator, so that memjax configures malloc.
 
     Args:
-      only_cpu: Whether JAX uses no accelerator, so that memjax configures malloc (`memjax.cli.allocation`).
+      only_cpu: Whether JAX uses no accelerator, so that memjax configures malloc (`memjax.allocation`).
     """
     import memjax
 

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 
 from memjax.cli.parser import make_reader
-from memjax.cli.platforms import tpu_may_be_here
 from memjax.config import Config
+from memjax.platforms import tpu_may_be_here
 from memjax.settings.ranges import Count, Number
 
 

@@ -159,7 +159,8 @@ MEMBERS = {
 """Base class -> earlier name of a member that subclasses define -> its name today."""
 
 MODULES: dict[str, str] = {
-    "memjax.allocation": "memjax.cli.allocation",
+    "memjax.cli.allocation": "memjax.allocation",
+    "memjax.cli.platforms": "memjax.platforms",
     "memjax.compilation": "memjax.cli.compilation",
     "memjax.console": "memjax.cli.console",
     "memjax.data.examples": "memjax.data.example_batches",

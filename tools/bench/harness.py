@@ -19,6 +19,7 @@ from pathlib import Path
 from tools.bench import worker
 from tools.results.ledger import Measurement, together
 from tools.results.speed_tables import quartiles
+from tools.results.timed_code import fingerprint
 
 RESAMPLES = 1000
 
@@ -47,6 +48,7 @@ class Suite:
     modes: Sequence[str] = ("infer", "train")  # training last: the peak of a process never falls
     note: str = ""
     unit: str = "tokens"  # what a step works through
+    rounds: int = 12  # measured steps per contender and mode, unless the command says how many
 
 
 class Worker:
@@ -172,7 +174,11 @@ def commit(root: Path) -> str:
     try:
         git = ["git", "-C", str(root)]
         name = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], check=True, capture_output=True, text=True)
-        state = subprocess.run([*git, "status", "--porcelain", "-uno"], check=True, capture_output=True, text=True)
+        # Not the results, to which each suite adds.
+        code = ("--", "memjax", "configs", "tools/bench")
+        state = subprocess.run(
+            [*git, "status", "--porcelain", "-uno", *code], check=True, capture_output=True, text=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return name.stdout.strip() + ("+" if state.stdout.strip() else "")
@@ -196,6 +202,7 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
         "note": suite.note,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit(root),
+        "timed_code": fingerprint(),
         "command": command,
         "hardware": hardware(),
         "threads": worker.THREADS,

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.allocation import keep_freed_memory
 from tools.bench import peers, worker
 
 POOL = 16  # different inputs that the steps cycle through
@@ -90,13 +91,19 @@ class Sentences:
 KERNELS = {"elu": Elu, "sentences": Sentences}
 
 
+def make_contender(kind: str, settings: dict[str, Any]) -> Elu | Sentences:
+    """The contender of the given kind and settings."""
+    return KERNELS[kind](settings)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Serves the contender of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.kernels", description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=sorted(KERNELS))
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
-    return worker.serve(lambda: KERNELS[arguments.kind](json.loads(arguments.settings)))
+    keep_freed_memory()  # as commands do
+    return worker.serve(lambda: make_contender(arguments.kind, json.loads(arguments.settings)))
 
 
 if __name__ == "__main__":

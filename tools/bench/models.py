@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config
+from memjax.allocation import keep_freed_memory
 from memjax.inference import Sampling, generate
 from memjax.models.factory import make_model
 from memjax.training.metrics import count_parameters
@@ -58,7 +59,7 @@ def model_config(kind: str, settings: dict[str, Any]) -> config.ModelBase:
     elif kind == "gpt2":
         attention = config.GPT2(num_positions=settings["positions"])
         output = config.Softmax(tied=True, bias=False)
-    elif kind == "product_key":
+    elif kind in ("product_key", "encoder"):
         attention = config.FullAttention(query_key_norm=False)
         output = config.Softmax(tied=False, bias=True)
     else:
@@ -121,20 +122,24 @@ class Model:
         shape = (POOL, batch, settings.get("segments", 1) * length + 1)
         self.pool = np.random.default_rng(0).integers(1, settings["vocab"], shape, np.int32)
         self.turn = 0
-        self.ready: Any = None
-        state = self._filled(self.model.init_state(batch))
+        state = self._filled(variables)
         self.prepare("train")
         parts = make_update_functions(config.Config(model=model, training=_training(settings)), self.model)
         self.state = parts.init(variables, state, self.batch, jax.random.key(1))
         self.train_step = jax.jit(parts.step, donate_argnums=0)
         # Parameters of its own: a training step donates its state.
         self.variables = jax.tree.map(jnp.copy, variables)
-        self.memory = self._filled(self.model.init_state(batch))
+        self.memory = jax.tree.map(jnp.copy, state)
         self.infer_step = jax.jit(self._infer, donate_argnums=1)
 
-    def _filled(self, state: Any) -> Any:
-        """Every slot valid from the start, as after a long document; the peers' memories are full too."""
-        return jax.tree.map(lambda leaf: jnp.ones_like(leaf) if leaf.dtype == bool else leaf, state)
+    def _filled(self, variables: Any) -> Any:
+        """The memory after a document that is longer than it, as the peers have it: no slot is empty."""
+        read = jax.jit(lambda *arguments: self._infer(*arguments)[1], donate_argnums=1)
+        state = self.model.init_state(self.settings["batch"])
+        for _ in range(worker.steps_to_fill(self.settings)):
+            self.prepare("infer")
+            state = read(variables, state, self.batch.inputs, self.batch.start_of_document)
+        return state
 
     def _infer(self, variables: Any, state: Any, segments: Any, starts: Any) -> Any:
         log_probs = []
@@ -209,16 +214,22 @@ class Decoder:
         )
 
 
+KINDS = ("transformer_xl", "compressive", "memorizing", "product_key", "memformer", "gpt2", "encoder")
+
+
+def make_contender(kind: str, settings: dict[str, Any]) -> Model | Decoder:
+    """The model of the given kind and settings."""
+    return (Decoder if settings.get("greedy") else Model)(kind, settings)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Serves the model of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.models", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "kind", choices=["transformer_xl", "compressive", "memorizing", "product_key", "memformer", "gpt2"]
-    )
+    parser.add_argument("kind", choices=KINDS)
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
-    settings = json.loads(arguments.settings)
-    return worker.serve(lambda: (Decoder if settings.get("greedy") else Model)(arguments.kind, settings))
+    keep_freed_memory()  # as commands do
+    return worker.serve(lambda: make_contender(arguments.kind, json.loads(arguments.settings)))
 
 
 if __name__ == "__main__":

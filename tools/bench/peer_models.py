@@ -91,10 +91,7 @@ class TransfoXL(TorchContender):
 
 
 class Compressive(TorchContender):
-    """compressive-transformer-pytorch: strided convolutions, attention reconstruction; GELU, memories of normed inputs.
-
-    Both memories are filled, outside the timer, with what the model itself wrote.
-    """
+    """compressive-transformer-pytorch: strided convolutions, reconstruction loss; GELU, memories of normed inputs."""
 
     packages = ("torch", "compressive-transformer-pytorch", "numpy")
 
@@ -114,17 +111,6 @@ class Compressive(TorchContender):
             cmem_ratio=settings["compression_rate"],
             gru_gated_residual=settings.get("gated", False),
         )
-
-    def prepare(self, mode):
-        """Also fills the memories before the first step."""
-        super().prepare(mode)
-        if self.memory is None:
-            compressed = self.settings["compressed_memory_length"] * self.settings["compression_rate"]
-            self.model.eval()
-            with self.torch.no_grad():
-                for _ in range(-(-(self.settings["memory_length"] + compressed) // self.settings["length"])):
-                    self.forward(self.inputs)
-            self.model.train(mode == "train")
 
     def forward(self, inputs):
         """Logits of the segment."""
@@ -167,23 +153,23 @@ class Memorizing(TorchContender):
             knn_memories_directory=self.directory.name,
         )
         self.knn = model.create_knn_memories(batch_size=settings["batch"])
-        self.saved = None
         return model
+
+    def fill(self):
+        """Fills three quarters of the index, and keeps what stands there."""
+        memory, wanted, i = self.knn[0], self.settings["memory_length"] * 3 // 4, 0
+        self.model.eval()
+        with self.torch.no_grad():
+            while len(memory.knns[0].ids) < wanted:
+                self.forward(self.pool[i % POOL][:, :-1])
+                i += 1
+        self.saved = self.torch.from_numpy(memory.db[:, :wanted].copy())
 
     def prepare(self, mode):
         """Also keeps the index between three quarters full and full."""
         super().prepare(mode)
         capacity, length = self.settings["memory_length"], self.settings["length"]
         memory = self.knn[0]
-        if self.saved is None:
-            wanted = capacity * 3 // 4
-            self.model.eval()
-            with self.torch.no_grad():
-                while len(memory.knns[0].ids) < wanted:
-                    self.forward(self.pool[self.turn % POOL][:, :-1])
-                    self.turn += 1
-            self.saved = self.torch.from_numpy(memory.db[:, :wanted].copy())
-            self.model.train(mode == "train")
         if len(memory.knns[0].ids) + length > capacity:
             memory.clear()
             memory.add(self.saved)
@@ -290,7 +276,9 @@ class GPT2(TorchContender):
         sizes = {"n_embd": settings["dim"], "n_layer": settings["layers"], "n_head": settings["heads"]}
         sizes |= {"n_inner": settings["feed_forward"], "n_positions": settings["positions"]}
         drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-        return GPT2LMHeadModel(GPT2Config(vocab_size=settings["vocab"], **sizes, **drop))
+        # The same function as its default "gelu_new", in one operation.
+        fast = {"activation_function": "gelu_pytorch_tanh"}
+        return GPT2LMHeadModel(GPT2Config(vocab_size=settings["vocab"], **sizes, **drop, **fast))
 
     def forward(self, inputs):
         """Logits of the segment, or the most probable continuation of its first token."""

@@ -1,141 +1,269 @@
-"""`python -m tools.bench.profile SUITE`: where the time of memjax's contender goes, by kind of operation.
+"""`python -m tools.bench.profile [SUITE ...]`: where the time of memjax's contenders goes, by kind of operation.
 
-Traces a few steps with `jax.profiler` and adds up the time of each compiled operation under the JAX primitive it came
-from and the part of the model it belongs to. Operations of different threads are added, so shares are of CPU time.
+Traces a few steps with `jax.profiler` and adds up the time of each compiled operation under its kind, and under the JAX
+primitive it came from with the part of the model it belongs to. Operations of different threads are added. Each
+contender has a process of its own. Beside those of the suites stands the encoder without memory.
 """
+
+from __future__ import annotations
 
 import argparse
 import collections
-import gzip
 import json
+import multiprocessing
 import os
 import re
 import sys
 import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from memjax.allocation import SWITCH, keep_freed_memory
 from tools.bench import worker
-from tools.bench.suites import SUITES
+from tools.bench.harness import Entry, Suite
+from tools.bench.suites import SIZES, SUITES
 from tools.results import pages
 from tools.results.ledger import ROOT as RESULTS
 from tools.results.ledger import Book, measured
+from tools.results.timed_code import fingerprint
+
+PRODUCTS, SOFTMAX, NORMS = "products", "softmax", "norms"
+GATHERS, COPIES = "gathers and sorts", "copies and transposes"
+OPTIMISER, OTHER, NO_OPERATION = "optimiser", "other operations", "no operation"
+KINDS = (PRODUCTS, SOFTMAX, NORMS, GATHERS, COPIES, OPTIMISER, OTHER, NO_OPERATION)
+"""kinds of operations, in the order of the table, and the wall time in which no operation runs"""
+PRIMITIVES = {
+    **dict.fromkeys(("dot_general", "conv_general_dilated"), PRODUCTS),
+    **dict.fromkeys(("gather", "scatter", "scatter-add", "sort", "top_k", "argmax", "argmin", "cumsum"), GATHERS),
+    **dict.fromkeys(("dynamic_slice", "take_along_axis", "partial_reduce"), GATHERS),
+    **dict.fromkeys(("copy", "transpose", "concatenate", "slice", "split", "pad", "reshape", "squeeze"), COPIES),
+    **dict.fromkeys(("broadcast_in_dim", "dynamic_update_slice", "convert_element_type"), COPIES),
+}
+"""JAX primitive -> kind"""
+SCOPES = {"softmax": SOFTMAX, "cross_entropy": SOFTMAX, "logsumexp": SOFTMAX, "log_probs": SOFTMAX, "norm": NORMS}
+"""part of a scope's name -> kind of everything in it but products, gathers and copies"""
+ENCODER = Suite(
+    "encoder",
+    [Entry("memjax encoder without memory", ["-m", "tools.bench.models", "encoder", json.dumps(SIZES)])],
+    baseline="",
+)
+"""the encoder that every memory is added to"""
 
 _INSTRUCTION = re.compile(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*metadata=\{.*?op_name="([^"]*)"', re.MULTILINE)
 
 
-def operation_times(trace: dict[str, Any], names: dict[str, str]) -> dict[str, float]:
-    """Milliseconds by label, longest first.
+class Operation(NamedTuple):
+    """One compiled operation of a trace.
+
+    Attributes:
+      thread: Name of the thread.
+      begin: Begin, in nanoseconds.
+      length: Duration, in nanoseconds.
+      program: Name of the compiled program.
+      instruction: Name of the instruction in it.
+    """
+
+    thread: str
+    begin: float
+    length: float
+    program: str
+    instruction: str
+
+
+def kind_of(instruction: str, path: str) -> str:
+    """Returns the kind of an instruction, one of `KINDS`.
 
     Args:
-      trace: a Chrome trace of compiled operations; only innermost ones are counted (a loop holds those of its body).
-      names: instruction of the compiled program -> its `op_name`.
-    """
-    events = [e for e in trace["traceEvents"] if e.get("ph") == "X" and "hlo_op" in e.get("args", {})]
-    total: dict[str, float] = collections.Counter()
-    for event, own in zip(events, own_times(events), strict=True):
-        total[label(event["args"]["hlo_op"], names)] += own / 1000
-    return dict(sorted(total.items(), key=lambda item: -item[1]))
-
-
-def own_times(events: list[dict[str, Any]]) -> list[float]:
-    """Each event's duration without that of the events inside it, on its thread.
+      instruction: Its name in the compiled program. XLA calls products on a CPU `dot` and `ynn_fusion`.
+      path: Its `op_name`: scopes and, last, the primitive. '' where XLA made it.
 
     Example:
-      >>> outer, inner = {"tid": 1, "ts": 0, "dur": 10}, {"tid": 1, "ts": 2, "dur": 3}
-      >>> own_times([outer, inner])
-      [7, 3]
+      >>> kind_of("ynn_fusion.3", ""), kind_of("multiply_add_fusion", "jit(train_step)/add")
+      ('products', 'optimiser')
     """
-    own = [event["dur"] for event in events]
-    order = sorted(range(len(events)), key=lambda i: (events[i]["tid"], events[i]["ts"], -events[i]["dur"]))
-    open_events: list[int] = []
-    for i in order:
-        event = events[i]
-        while open_events:
-            outer = events[open_events[-1]]
-            if outer["tid"] == event["tid"] and event["ts"] < outer["ts"] + outer["dur"]:
-                break
-            open_events.pop()
-        if open_events:
-            own[open_events[-1]] -= event["dur"]
-        open_events.append(i)
-    return own
+    scopes, primitive = path.split("/")[:-1], path.rpartition("/")[2]
+    if instruction.startswith(("dot", "ynn")) or primitive == "dot_general":
+        return PRODUCTS
+    if scopes == ["jit(train_step)"]:  # no scope of the model
+        return OPTIMISER
+    if PRIMITIVES.get(primitive) == GATHERS or "gather" in instruction or "scatter" in instruction:
+        return GATHERS
+    for part, kind in SCOPES.items():
+        if any(part in scope for scope in scopes):
+            return kind
+    if instruction.startswith(("copy", "transpose")):
+        return COPIES
+    return PRIMITIVES.get(primitive, OTHER)
 
 
-def label(instruction: str, names: dict[str, str]) -> str:
-    """The part of the model and the primitive that an instruction belongs to.
+def label(instruction: str, path: str) -> str:
+    """Returns the part of the model and the primitive that an instruction belongs to.
 
     Example:
-      >>> label("dot.3", {"dot.3": "jit(f)/transpose(jvp(M))/stack/layers_1/attention/bhld,bhmd->bhlm/dot_general"})
+      >>> label("dot.3", "jit(f)/transpose(jvp(M))/stack/layers_1/attention/bhld,bhmd->bhlm/dot_general")
       'attention: dot_general'
     """
-    path = names.get(instruction, names.get(instruction.split("_")[0], "")).split("/")
-    parts = [part for part in ("attention", "feed_forward", "vocabulary") if any(part in scope for scope in path)]
-    primitive = path[-1] if path[-1] else re.sub(r"[.\d]+$", "", instruction)
-    return f"{parts[0] if parts else 'optimiser and rest'}: {primitive}"
+    scopes = path.split("/")
+    parts = [part for part in ("attention", "feed_forward", "vocabulary") if any(part in scope for scope in scopes)]
+    return f"{parts[0] if parts else 'rest'}: {scopes[-1] or re.sub(r'[.0-9]+$', '', instruction)}"
+
+
+def own_times(operations: Sequence[Operation]) -> list[float]:
+    """Returns each operation's duration without that of the operations inside it, on its thread.
+
+    Example:
+      >>> own_times([Operation("1", 0, 10, "f", "while"), Operation("1", 2, 3, "f", "dot")])
+      [7, 3]
+    """
+    durations = [operation.length for operation in operations]
+    order = sorted(
+        range(len(durations)), key=lambda i: (operations[i].thread, operations[i].begin, -operations[i].length)
+    )
+    outer: list[int] = []
+    for i in order:
+        operation = operations[i]
+        while outer:
+            last = operations[outer[-1]]
+            if last.thread == operation.thread and operation.begin < last.begin + last.length:
+                break
+            outer.pop()
+        if outer:
+            durations[outer[-1]] -= operation.length
+        outer.append(i)
+    return durations
+
+
+def busy_time(operations: Iterable[Operation]) -> float:
+    """Returns the time, in nanoseconds, in which at least one operation runs.
+
+    Example:
+      >>> busy_time([Operation("1", 0, 10, "f", "a"), Operation("2", 5, 10, "f", "b"), Operation("1", 20, 1, "f", "c")])
+      16
+    """
+    total = end = 0
+    for operation in sorted(operations, key=lambda operation: operation.begin):
+        until = operation.begin + operation.length
+        total += max(0, until - max(end, operation.begin))
+        end = max(end, until)
+    return total
 
 
 def instruction_names(program: str) -> dict[str, str]:
-    """Instruction -> `op_name` of a compiled program's text."""
+    """Returns instruction -> `op_name` of a compiled program's text."""
     return dict(_INSTRUCTION.findall(program))
 
 
-def profile(kind: str, settings: dict[str, Any], mode: str, steps: int) -> tuple[float, dict[str, float]]:
-    """(milliseconds per step, milliseconds per step by label) of one contender."""
-    import jax
+def summarise(
+    operations: Sequence[Operation], names: Mapping[tuple[str, str], str], wall: float, steps: int, rows: int
+) -> dict[str, Any]:
+    """Adds up a trace.
 
-    from tools.bench.models import Model
+    Args:
+      operations: All operations of the trace.
+      names: (program, instruction) -> `op_name`.
+      wall: Seconds of all steps together.
+      steps: Number of traced steps.
+      rows: Number of labels to return.
 
-    model = Model(kind, settings)
-    for _ in range(3):
-        model.prepare(mode)
-        model.step(mode)
-    if mode == "train":
-        compiled = model.train_step.lower(model.state, model.batch).compile()
-    else:
-        tokens, starts = model.batch.inputs[0], model.batch.start_of_document[0]
-        compiled = model.infer_step.lower(model.variables, model.memory, tokens, starts).compile()
-    with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
-            for _ in range(steps):
-                model.prepare(mode)
-                model.step(mode)
-        (path,) = Path(folder).glob("**/*.trace.json.gz")
-        trace = json.loads(gzip.decompress(path.read_bytes()))
-    times = operation_times(trace, instruction_names(compiled.as_text()))
-    times = {name: value / steps for name, value in times.items()}
-    return sum(times.values()), times
-
-
-def shown(total: float, times: dict[str, float], rows: int) -> list[dict[str, Any]]:
-    """The longest labels and the rest, with their share of the whole."""
-    first = list(times.items())[:rows]
+    Returns:
+      Milliseconds of a step: `wall_milliseconds`, `kinds` (kind -> milliseconds), and `shown`, the longest labels with
+      `operations`, `milliseconds` and `percent` of all operations.
+    """
+    kinds: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+    labels: dict[str, float] = collections.defaultdict(float)
+    for operation, nanoseconds in zip(operations, own_times(operations), strict=True):
+        path = names.get((operation.program, operation.instruction), "")
+        kinds[kind_of(operation.instruction, path)] += nanoseconds / 1e6 / steps
+        labels[label(operation.instruction, path)] += nanoseconds / 1e6 / steps
+    total, wall_milliseconds = sum(kinds.values()), 1e3 * wall / steps
+    kinds[NO_OPERATION] = max(0.0, wall_milliseconds - busy_time(operations) / 1e6 / steps)
+    first = sorted(labels.items(), key=lambda item: -item[1])[:rows]
     first.append(("everything else", total - sum(value for _, value in first)))
-    return [{"operations": name, "milliseconds": value, "percent": 100 * value / total} for name, value in first]
+    shown = [{"operations": name, "milliseconds": ms, "percent": 100 * ms / total} for name, ms in first]
+    return {"wall_milliseconds": wall_milliseconds, "milliseconds": total, "kinds": kinds, "shown": shown}
+
+
+def profile(module: str, kind: str, settings: dict[str, Any], modes: Sequence[str], steps: int, rows: int) -> list[Any]:
+    """Profiles a contender of a module of `tools.bench`, in this process.
+
+    Returns:
+      A record for each mode: `mode` and what `summarise` returns.
+    """
+    keep_freed_memory()
+    import jax
+    from jax.extend import backend
+
+    contender: worker.Contender = import_module(module).make_contender(kind, settings)
+    records, programs = [], []
+    names: dict[tuple[str, str], str] = {}
+    for mode in modes:
+        for _ in range(3):
+            contender.prepare(mode)
+            contender.step(mode)
+        with tempfile.TemporaryDirectory() as folder:
+            wall = 0.0
+            with jax.profiler.trace(folder):
+                for _ in range(steps):
+                    contender.prepare(mode)
+                    begin = time.perf_counter()
+                    contender.step(mode)
+                    wall += time.perf_counter() - begin
+            (file,) = Path(folder).glob("**/*.xplane.pb")
+            operations = read_operations(jax.profiler.ProfileData.from_file(str(file)))
+        # Programs of two modes may have one name: those of this mode come last.
+        new = [program for program in backend.get_backend().live_executables() if program not in programs]
+        programs += new
+        modules = [module for program in new for module in program.hlo_modules()]
+        names |= {(m.name, i): path for m in modules for i, path in instruction_names(m.to_string()).items()}
+        records.append({"mode": mode, **summarise(operations, names, wall, steps, rows)})
+    return records
+
+
+def read_operations(trace: Any) -> list[Operation]:
+    """Returns the compiled operations of a `jax.profiler.ProfileData`."""
+    operations = []
+    for line in (line for plane in trace.planes for line in plane.lines):
+        for event in line.events:
+            facts = dict(event.stats)
+            if "hlo_op" in facts:
+                place = (str(facts.get("hlo_module", "")), str(facts["hlo_op"]))
+                operations.append(Operation(line.name, event.start_ns, event.duration_ns, *place))
+    return operations
+
+
+def select_entries(suite: Suite) -> list[Entry]:
+    """Returns the contenders of a suite that are profiled: those of memjax with the settings of malloc of commands."""
+    return [entry for entry in suite.entries if entry.name.startswith("memjax") and SWITCH not in entry.environment]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Profiles the memjax contenders of a suite."""
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.profile", description=__doc__.splitlines()[0])
-    parser.add_argument("suite", choices=[name for name in SUITES if not name.startswith("search")])
-    parser.add_argument("--steps", type=int, default=10, help="traced steps")
-    parser.add_argument("--rows", type=int, default=12, help="rows of the table")
+    """Profiles the memjax contenders of the named suites; none = of all that race with others, and the encoder."""
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.profile", description=(__doc__ or "").splitlines()[0])
+    suites = {suite.name: suite for suite in (ENCODER, *(make() for make in SUITES.values())) if select_entries(suite)}
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(suites)}; none = all")
+    parser.add_argument("--steps", type=int, default=5, help="traced steps")
+    parser.add_argument("--rows", type=int, default=12, help="rows of the table of a contender")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the measurements")
     arguments = parser.parse_args(argv)
+    for name in arguments.suites:
+        if name not in suites:
+            parser.error(f"SUITE: given {name!r}, allowed: {', '.join(suites)}")
     os.environ.update({"JAX_PLATFORMS": "cpu", **worker.WAIT_PASSIVELY})
-    suite = SUITES[arguments.suite]()
-    records = []
-    for entry in suite.entries:
-        if "tools.bench.models" not in entry.command:
-            continue
-        kind, settings = entry.command[-2], json.loads(entry.command[-1])
-        for mode in suite.modes:
-            total, times = profile(kind, settings, mode, arguments.steps)
-            known = {"contender": entry.name, "mode": mode, "milliseconds": total}
-            records.append({**known, "shown": shown(total, times, arguments.rows)})
-    facts, title = {"steps": arguments.steps, "records": records}, f"{suite.name}: where the time goes"
-    command = f"python -m tools.bench.profile {suite.name}"
-    pages.record(measured("profile", suite.name, facts, command=command, title=title), Book(arguments.out))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.suites or suites:
+        records = []
+        for entry in select_entries(suites[name]):
+            module, kind, settings = entry.command[-3:]
+            contender = (module, kind, json.loads(settings), suites[name].modes, arguments.steps, arguments.rows)
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                records += [{"contender": entry.name, **record} for record in pool.submit(profile, *contender).result()]
+        facts = {"steps": arguments.steps, "timed_code": fingerprint(), "records": records}
+        words = {"command": f"python -m tools.bench.profile {name}", "title": f"{name}: where the time goes"}
+        pages.record(measured("profile", name, facts, **words), Book(arguments.out))
     return 0
 
 

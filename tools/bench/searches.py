@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from memjax.allocation import keep_freed_memory
 from tools.bench import worker
 
 POOL = 4  # different batches of queries that the steps cycle through
@@ -76,13 +77,19 @@ def _product(keys: np.ndarray) -> Found:
     return ("jax", "jaxlib"), lambda queries, _: jax.block_until_ready(product(queries, on_device))
 
 
+def make_contender(kind: str, settings: dict[str, Any]) -> Search:
+    """The search of the given kind and settings."""
+    return Search(kind, settings)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Serves the search of the given kind and settings."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.searches", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("kind", choices=["exact", "faiss", "product"])
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
-    return worker.serve(lambda: Search(arguments.kind, json.loads(arguments.settings)))
+    keep_freed_memory()  # as commands do
+    return worker.serve(lambda: make_contender(arguments.kind, json.loads(arguments.settings)))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memjax.cli.allocation import HUGE_PAGES, PARAMETERS
+from memjax.allocation import SWITCH
 from tools.bench import peers
 from tools.bench.harness import Entry, Suite
 
@@ -14,6 +14,10 @@ from tools.bench.harness import Entry, Suite
 SIZES = {"dim": 256, "layers": 4, "heads": 4, "head_dim": 64, "feed_forward": 1024, "length": 128, "batch": 4}
 SIZES |= {"vocab": 256}
 REFERENCE = "torch encoder"
+FEW_ROUNDS = 5
+"""rounds of a suite whose steps take seconds"""
+DEFAULT_MALLOC = ", default malloc"
+"""ending of the name of a contender that leaves the C library's malloc as it is"""
 
 
 def _peer(name: str, kind: str, settings: dict[str, Any]) -> Entry:
@@ -26,6 +30,17 @@ def _memjax(name: str, kind: str, settings: dict[str, Any]) -> Entry:
 
 def _own(name: str, module: str, kind: str, settings: dict[str, Any]) -> Entry:
     return Entry(name, [sys.executable, "-m", module, kind, json.dumps(settings)], {"JAX_PLATFORMS": "cpu"})
+
+
+def with_default_malloc(suite: Suite) -> Suite:
+    """Puts a second contender behind each of memjax: the same without the settings of malloc that commands make."""
+    entries = []
+    for entry in suite.entries:
+        entries.append(entry)
+        if entry.name.startswith("memjax"):
+            environment = {**entry.environment, SWITCH: "0"}
+            entries.append(replace(entry, name=entry.name + DEFAULT_MALLOC, environment=environment))
+    return replace(suite, entries=entries)
 
 
 def transformer_xl() -> Suite:
@@ -70,6 +85,7 @@ def compressive() -> Suite:
 
 def _memorizing(slots: int, *, few: bool) -> Suite:
     settings = {**SIZES, "memory_length": slots, "num_neighbors": 32, "memory_layer": 1, "window": 128}
+    settings |= {"activation": "gelu_exact"}  # the only one that the peer has
     return Suite(
         f"memorizing_{slots}",
         [
@@ -81,9 +97,9 @@ def _memorizing(slots: int, *, few: bool) -> Suite:
         ],
         baseline="memorizing-transformers-pytorch",
         reference=REFERENCE,
-        note=f"{slots} slots, 32 neighbours, cache 128, one memory layer. memjax searches exactly, with keys of its "
-        "own in each head; the peer approximately (HNSW), with one key per token for all heads, in an index that is "
-        "kept three quarters full to full. The reference has no memory.",
+        note=f"{slots} slots, 32 neighbours, cache 128, one memory layer, exact GELU. memjax searches exactly, "
+        "with keys of its own in each head; the peer approximately (HNSW), with one key per token for all heads, in an "
+        "index that is kept three quarters full to full. The reference has no memory, and ReLU.",
     )
 
 
@@ -164,8 +180,8 @@ def gpt2() -> Suite:
         [_peer("HF GPT-2", "gpt2", settings), _memjax("memjax GPT-2", "gpt2", settings)],
         baseline="HF GPT-2",
         modes=("infer",),
-        note="GPT-2 small with random weights, 512 tokens of one row, float32; the peer gives logits, memjax "
-        "log-probabilities.",
+        note="GPT-2 small with random weights, 512 tokens of one row, float32, a current transformers; the peer gives "
+        "logits, memjax log-probabilities.",
     )
 
 
@@ -177,8 +193,9 @@ def gpt2_decode() -> Suite:
         [_peer("HF GPT-2", "gpt2", settings), _memjax("memjax GPT-2", "gpt2", settings)],
         baseline="HF GPT-2",
         modes=("infer",),
-        note="GPT-2 small with random weights continues one token of 4 rows greedily by 64 tokens, float32, each side "
-        "with its cache; the peer in a plain loop without `generate`, which would cost it more.",
+        note="GPT-2 small with random weights continues one token of 4 rows greedily by 64 tokens, float32, a "
+        "current transformers, each side with its cache; the peer in a plain loop without `generate`, which would cost "
+        "it more.",
     )
 
 
@@ -243,53 +260,6 @@ def search_128() -> Suite:
     return _search(128)
 
 
-_KEPT = ("mmap_threshold", "trim_threshold", "top_pad")
-
-
-def _allocation(kind: str, settings: dict[str, Any], note: str) -> Suite:
-    """One model in processes that differ in how glibc hands out memory."""
-    set_by_mallopt = lambda name, *parameters: Entry(
-        name,
-        [sys.executable, "-m", "tools.bench.allocation", ",".join(parameters), kind, json.dumps(settings)],
-        {"JAX_PLATFORMS": "cpu"},
-    )
-
-    def tunables(name: str, *parameters: str) -> Entry:
-        values = {key: parameter.value for key, parameter in PARAMETERS.items()} | {"hugetlb": 1}
-        given = ":".join(f"glibc.malloc.{key}={values[key]}" for key in parameters)
-        return replace(_memjax(name, kind, settings), environment={"JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": given})
-
-    return Suite(
-        f"allocation_{kind}",
-        [
-            _memjax("defaults", kind, settings),
-            set_by_mallopt("mallopt, blocks kept", *_KEPT),
-            set_by_mallopt("mallopt, blocks kept, one arena", *_KEPT, "arena_max"),
-            set_by_mallopt("mallopt, blocks kept, one arena, huge pages", *_KEPT, "arena_max", HUGE_PAGES),
-            tunables("tunables, blocks kept", *_KEPT),
-            tunables("tunables, huge pages", "hugetlb"),
-            tunables("tunables, blocks kept, huge pages", *_KEPT, "hugetlb"),
-            tunables("tunables, blocks kept, one arena, huge pages", *_KEPT, "arena_max", "hugetlb"),
-        ],
-        baseline="defaults",
-        note=f"{note} The same program with other parameters of glibc's malloc (`memjax.cli.allocation`). Blocks kept: "
-        "mmap_threshold, trim_threshold and top_pad. One arena: for the blocks of all threads. Huge pages: "
-        "transparent ones, by `madvise` on the heap or `glibc.malloc.hugetlb=1`. The command line sets all of them by "
-        "mallopt; tunables stand in the environment before a process starts.",
-    )
-
-
-def allocation_transformer_xl() -> Suite:
-    """Transformer-XL with a memory of 512 slots, memory handed out in several ways."""
-    return _allocation("transformer_xl", {**SIZES, "memory_length": 512}, "Transformer-XL with a memory of 512.")
-
-
-def allocation_memorizing() -> Suite:
-    """Memorizing Transformer with 8,192 slots, memory handed out in several ways."""
-    settings = {**SIZES, "memory_length": 8192, "num_neighbors": 32, "memory_layer": 1, "window": 128}
-    return _allocation("memorizing", settings, "Memorizing Transformer with 8,192 slots.")
-
-
 def sparse_replay() -> Suite:
     """What sparse replay adds to the training of an encoder: 100 rows every 10,000."""
     settings = {"rows": 32, "length": 128, "replayed": 100, "every": 10_000, "capacity": 10_000, "vocab": 30522}
@@ -301,7 +271,8 @@ def sparse_replay() -> Suite:
         modes=("train",),
         note="MiniLM (6 layers of 384) with a head of 33 classes, 32 rows of 128 tokens, Adam, a memory of 10,000 "
         "texts. A replay of 100 rows follows 312.5 updates (1 % of the rows), so that sparse replay costs the "
-        "difference of the first two and 1 / 312.5 of the third.",
+        "difference of the first two and 1 / 312.5 of the third. With the settings of malloc that commands make.",
+        rounds=FEW_ROUNDS,
     )
 
 
@@ -316,12 +287,14 @@ def episodes() -> Suite:
         modes=("train",),
         note="MiniLM (6 layers of 384) with a head of 33 classes, 6 batches of 4 rows of 64 tokens, Adam, all of them "
         "trained, derivatives of the first order. An episode adapts to five batches and learns from the sixth: OML-ER "
-        "the head, ANML-ER all but its gate (which has an encoder of its own, frozen), MAML-ER everything.",
+        "the head, ANML-ER all but its gate (which has an encoder of its own, frozen), MAML-ER everything. With the "
+        "settings of malloc that commands make.",
+        rounds=FEW_ROUNDS,
     )
 
 
 SUITES = {
-    function.__name__: function
+    function.__name__: lambda function=function: with_default_malloc(function())
     for function in (
         transformer_xl,
         compressive,
@@ -336,8 +309,6 @@ SUITES = {
         sentences,
         search_64,
         search_128,
-        allocation_transformer_xl,
-        allocation_memorizing,
         sparse_replay,
         episodes,
     )

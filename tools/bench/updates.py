@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from memjax.allocation import keep_freed_memory
 from memjax.config import ANML, MAML, OML, Config, EpisodicMemory, Replay, Sequential
 from memjax.planning.programs import planned_learner
 from memjax.settings.overrides import load_config
@@ -90,6 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("settings", help="JSON object")
     arguments = parser.parse_args(argv)
+    keep_freed_memory()  # as commands do
     return worker.serve(lambda: Updates(arguments.kind, json.loads(arguments.settings)))
 
 

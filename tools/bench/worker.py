@@ -19,7 +19,7 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 THREADS = 2
@@ -48,6 +48,18 @@ class Contender(Protocol):
     def step(self, mode: str) -> None:
         """One step of `mode` ("train" or "infer", or another of the suite); returns when its results are there."""
         ...
+
+
+def steps_to_fill(settings: Mapping[str, int]) -> int:
+    """Number of steps after which a memory has no empty slot, with the tokens of the first step attended to once.
+
+    Example:
+      >>> steps_to_fill({"memory_length": 384, "compressed_memory_length": 128, "compression_rate": 4, "length": 128})
+      8
+    """
+    compressed = settings.get("compressed_memory_length", 0) * settings.get("compression_rate", 1)
+    tokens = settings.get("memory_length", 0) + compressed
+    return 1 + -(-tokens // (settings["length"] * settings.get("segments", 1)))
 
 
 def versions_of(*packages: str) -> dict[str, str]:

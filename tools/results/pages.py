@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.recipes import RECIPES, Recipe, page_of
-from tools.results import comparisons, perplexities, plan_tables, speed_tables, streams, survey, tables
+from tools.results import comparisons, perplexities, plan_tables, race, speed_tables, streams, survey, tables
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, command_of_today
 from tools.results.marked_texts import marked_text
 from tools.texts.pictures import pictures
@@ -34,6 +34,7 @@ TABLES: Mapping[str, Callable[[Measurement], str]] = {
     **tables.TABLES,
     **speed_tables.TABLES,
     **plan_tables.TABLES,
+    **race.TABLES,
     "avalanche": streams.avalanche,
     "job_lines": streams.job_lines,
     "same_job": streams.same_job,
@@ -53,7 +54,7 @@ MEASURED = {
     "lifelong_mnist": ("avalanche", "job_lines", "same_job"),
     "texts": ("texts",),
     "lifelong_vectors": ("few_texts", "second_tasks"),
-    "bench": ("note", "bench", "profile"),
+    "bench": ("bench", "end_to_end", "profile"),
     "replay": ("replay", "rematerialization"),
     "costs": ("costs", "memory_costs", "checksums", "saves"),
     "search": ("search",),
@@ -143,7 +144,11 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
         parts.append(plan_tables.plans(plans))
     if learned := [one for one in measurements if one.kind == "learns"]:
         parts += [ABOUT_LEARNING, comparisons.learned(learned), comparisons.differences_of_learned(learned)]
-    parts += [section(one) for one in measurements if one.kind in (*TABLES, "note")]
+    if suites := [one for one in measurements if one.kind == "bench"]:
+        parts.append(race.summarise(suites))
+    if profiles := [one for one in measurements if one.kind == "profile"]:
+        parts.append(race.tabulate_profiles(profiles))
+    parts += [section(one) for one in measurements if one.kind in TABLES]
     return "\n\n".join(parts) + "\n"
 
 

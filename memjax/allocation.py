@@ -1,4 +1,9 @@
-"""Configures glibc's malloc to keep freed memory for the next training step, for commands that run on a CPU.
+"""Configures glibc's malloc to keep freed memory for the next training step on a CPU. Commands do it at their start; a
+notebook or a loop of your own does the same by one call, before its first computation:
+
+    from memjax.allocation import keep_freed_memory
+
+    keep_freed_memory()
 
 XLA allocates the temporary arrays of a step in one block and frees it afterwards. By default glibc maps such a block
 anew in every step, and the kernel zeroes each of its pages at the first access: tens of thousands of page faults in a
@@ -7,15 +12,22 @@ threads of a training step too: arenas of other threads consist of heaps of 64 M
 whatever the parameters are. All four are set by `mallopt` before the process has other threads, and the kernel is asked
 for huge pages in the heap, so that `GLIBC_TUNABLES` need not be set for a new process.
 
-`python -m tools.bench allocation_transformer_xl allocation_memorizing` measures what each of them gives
-(`tools/results/tables/bench.md`).
+After `import jax` alone all of this still works. JAX starts its threads with the first computation, and the kernel of
+a notebook has threads from the beginning. Arenas that threads already have stay, and threads of JAX share them: then
+blocks up to 64 MiB are kept, larger ones are not, and the call warns. In this case set `MALLOC_ARENA_MAX=1` in the
+environment before the process starts, and call it as well.
+
+`python -m tools.bench` measures its contenders with and without it (`tools/results/tables/bench.md`).
 """
 
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from memjax import platforms
 
 HUGE_PAGES = "huge_pages"
 SWITCH = "MEMJAX_MALLOC"
@@ -59,29 +71,58 @@ BLOCK = 96 * 2**20
 """bytes of the block that `memjax doctor` uses twice; more than a heap of another thread's arena can hold"""
 
 
-def keep_freed_memory(environment: Mapping[str, str], *, only_cpu: bool) -> list[str]:
+def keep_freed_memory(environment: Mapping[str, str] | None = None, *, only_cpu: bool | None = None) -> list[str]:
     """Makes malloc keep freed memory, on Linux with glibc and without an accelerator, and returns the names of the
-    parameters that it set. It must be called before the process has other threads.
+    parameters that it set. Call it before JAX computes anything.
 
-    Parameters that the environment sets stay as they are.
+    Parameters that the environment sets stay as they are. Where threads already have arenas of their own, it warns.
 
     Args:
-      environment: Environment of the process.
-      only_cpu: Whether JAX uses no accelerator. An accelerator would hold the arrays itself, so nothing is set.
+      environment: Environment of the process. None for `os.environ`.
+      only_cpu: Whether JAX uses no accelerator. An accelerator would hold the arrays itself, so nothing is set. None to
+        find out by `memjax.platforms.only_cpu`.
 
     Returns:
       The names of the parameters that were set, and `huge_pages` if the kernel was asked for huge pages.
 
     Example:
-      >>> keep_freed_memory({"MEMJAX_MALLOC": "0"}, only_cpu=True)
+      >>> keep_freed_memory({"MEMJAX_MALLOC": "0"})
       []
     """
-    if why_not_applicable(environment, only_cpu=only_cpu):
+    environment = os.environ if environment is None else environment
+    if why_not_applicable(environment, only_cpu=platforms.only_cpu() if only_cpu is None else only_cpu):
         return []
+    arenas = count_arenas()
+    if arenas > 1:
+        warnings.warn(
+            f"malloc: other threads already have {arenas - 1} arenas, where blocks of more than 64 MiB are mapped anew "
+            "in every step: call keep_freed_memory before JAX computes anything, or set MALLOC_ARENA_MAX=1 in the "
+            "environment before the process starts",
+            stacklevel=2,
+        )
     done = set_parameters([name for name in PARAMETERS if not _is_given(name, environment)])
-    if len(done) == len(PARAMETERS) and transparent_huge_pages() == "madvise" and advise_huge_pages():
+    by_environment = {"arena_max"} if environment.get(PARAMETERS["arena_max"].variable) == "1" else set()
+    all_set = by_environment.union(done) == set(PARAMETERS)
+    if all_set and transparent_huge_pages() == "madvise" and advise_huge_pages():
         done.append(HUGE_PAGES)
     return done
+
+
+def count_arenas() -> int:
+    """Returns the number of arenas of glibc's malloc, 1 in a process without other threads."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    library.open_memstream.restype = ctypes.c_void_p
+    library.malloc_info.argtypes, library.fclose.argtypes = (ctypes.c_int, ctypes.c_void_p), (ctypes.c_void_p,)
+    library.free.argtypes = (ctypes.c_void_p,)
+    text, size = ctypes.c_void_p(), ctypes.c_size_t()
+    stream = library.open_memstream(ctypes.byref(text), ctypes.byref(size))
+    library.malloc_info(0, stream)
+    library.fclose(stream)
+    count = ctypes.string_at(text, size.value).count(b"<heap nr=")
+    library.free(text)
+    return count
 
 
 def set_parameters(names: Iterable[str]) -> list[str]:
