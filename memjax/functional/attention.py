@@ -25,6 +25,7 @@ __all__ = [
     "masked_softmax",
     "neighbor_attention",
     "scale_queries",
+    "scored_neighbor_attention",
     "visibility",
 ]
 
@@ -212,6 +213,40 @@ def neighbor_attention(
     scores = _neighbor_scores(scale_queries(queries, scale), keys, _score_dtype(queries, keys))
     weights = drop_weights(masked_softmax(scores, valid), dropout_rate, dropout_key)
     return _attend_neighbors(weights, values, queries.dtype)
+
+
+@operation
+def scored_neighbor_attention(
+    scores: Float[Array, "batch heads length neighbors"],
+    values: Float[Array, "batch heads length neighbors value_dim"],
+    valid: Bool[Array, "batch heads length neighbors"] | None = None,
+    *,
+    scale: float | Float[Array, " #heads"] | Float[Array, ""],
+    dropout_rate: float = 0.0,
+    dropout_key: PRNGKeyArray | None = None,
+) -> Float[Array, "batch length heads value_dim"]:
+    """Computes `neighbor_attention` from the inner products of queries and neighbours instead of their keys. Returns
+    `[batch, length, heads, value_dim]` in the dtype of the values.
+
+    Args:
+      scores: `[batch, heads, length, neighbors]`, inner products, as `neighbor_scores` returns them.
+      values: `[batch, heads, length, neighbors, value_dim]`.
+      valid: True for neighbours that are real. None for all. The others may hold anything, NaN and infinities too.
+      scale: Factor of the scores, one number or one per head.
+      dropout_rate: Probability with which an attention weight is dropped.
+      dropout_key: Random key of the dropout. Needed if `dropout_rate` is above 0.
+
+    Example:
+      >>> scores, values = jnp.array([[[[0.0, 0.0, 9.0]]]]), jnp.array([1.0, 2.0, 9.0]).reshape(1, 1, 1, 3, 1)
+      >>> valid = jnp.array([True, True, False]).reshape(1, 1, 1, 3)
+      >>> print(scored_neighbor_attention(scores, values, valid, scale=1.0).ravel())
+      [1.5]
+    """
+    values = _zero_invalid(values, valid)
+    scores = scores if valid is None else jnp.where(valid, scores, 0)  # -inf times a scale of 0 is NaN
+    scores = scores * jnp.reshape(jnp.asarray(scale, scores.dtype), (1, -1, 1, 1))
+    weights = drop_weights(masked_softmax(scores, valid), dropout_rate, dropout_key)
+    return _attend_neighbors(weights, values, values.dtype)
 
 
 @operation

@@ -1,12 +1,12 @@
 """Search for the best-matching slots of a memory, for every query, row and head.
 
-Slots are chosen on stopped gradients. The caller scores the retrieved keys again, so that queries learn through the
-softmax over them.
+Slots are chosen on stopped gradients. Queries learn through the softmax over the retrieved keys: either the caller
+scores them again, or it takes the scores of the search (`neighbor_scores`).
 """
 
 import functools
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from memjax.functional.best_entries import best_entries
 from memjax.functional.named_operations import operation
 
-__all__ = ["gather_slots", "select_neighbors", "threshold_mask"]
+__all__ = ["gather_slots", "neighbor_scores", "select_neighbors", "select_scored_neighbors", "threshold_mask"]
 
 
 @operation
@@ -62,21 +62,120 @@ def select_neighbors(
       >>> print(ids.ravel(), real.ravel())
       [1 3] [ True  True]
     """
+    search = {
+        "method": method,
+        "recall_target": recall_target,
+        "head_chunks": head_chunks,
+        "query_chunks": query_chunks,
+    }
+    return select_scored_neighbors(queries, keys, valid, num_neighbors, **search)[:2]
+
+
+@operation
+def select_scored_neighbors(
+    queries: Float[Array, "batch heads length head_dim"],
+    keys: Float[Array, "batch heads memory head_dim"],
+    valid: Bool[Array, "batch memory"],
+    num_neighbors: int,
+    *,
+    method: Literal["exact", "approximate", "bucket"] = "exact",
+    recall_target: float = 0.95,
+    head_chunks: int = 1,
+    query_chunks: int = 1,
+) -> tuple[
+    Int[Array, "batch heads length neighbors"],
+    Bool[Array, "batch heads length neighbors"],
+    Float[Array, "batch heads length neighbors"],
+]:
+    """Finds neighbours as `select_neighbors` does. Returns slot numbers, which are real, and the inner products of
+    queries and slots, all `[batch, heads, length, neighbors]` and without gradient (`neighbor_scores` gives them one).
+
+    Args:
+      queries: `[batch, heads, length, head_dim]`, queries.
+      keys: `[batch, heads, memory, head_dim]`, keys of the slots.
+      valid: bool `[batch, memory]`, slots that hold something.
+      num_neighbors: Number of slots per query, at most `memory`.
+      method: Search method. See `select_neighbors`.
+      recall_target: Expected share of true neighbours that "approximate" finds.
+      head_chunks: Number of groups of heads that are searched one after the other, to bound memory.
+      query_chunks: Number of groups of queries of a segment that are searched one after the other, to bound memory.
+
+    Returns:
+      ids: int32 `[batch, heads, length, neighbors]`, slot numbers.
+      valid: bool, neighbours that are real.
+      scores: Inner products in at least float32. -inf for a neighbour that is not real.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> keys = jnp.array([0.0, 3.0, 9.0, 2.0]).reshape(1, 1, 4, 1)
+      >>> valid = jnp.array([[True, True, False, True]])
+      >>> print(select_scored_neighbors(jnp.ones((1, 1, 1, 1)), keys, valid, 2)[2].ravel())
+      [3. 2.]
+    """
     heads, length = queries.shape[1:3]
     _check_neighbors(num_neighbors, keys.shape[2])
     _check_chunks("head_chunks", head_chunks, "heads", heads)
     _check_chunks("query_chunks", query_chunks, "queries", length)
     queries, keys = lax.stop_gradient(queries), lax.stop_gradient(keys)
 
-    def select(queries: Array, keys: Array) -> tuple[Array, Array]:
+    def select(queries: Array, keys: Array) -> tuple[Array, Array, Array]:
         return _select(queries, keys, valid, num_neighbors, method, recall_target)
 
-    def over_queries(queries: Array, keys: Array) -> tuple[Array, Array]:
+    def over_queries(queries: Array, keys: Array) -> tuple[Array, Array, Array]:
         return _map_chunks(lambda part: select(part, keys), queries, query_chunks, axis=2)
 
     if head_chunks == 1:
         return over_queries(queries, keys)
     return _map_chunks(lambda part: over_queries(*part), (queries, keys), head_chunks, axis=1)
+
+
+@operation
+def neighbor_scores(
+    queries: Float[Array, "batch heads length head_dim"],
+    keys: Float[Array, "batch heads memory head_dim"],
+    ids: Int[Array, "batch heads length neighbors"],
+    valid: Bool[Array, "batch heads length neighbors"],
+    scores: Float[Array, "batch heads length neighbors"],
+) -> Float[Array, "batch heads length neighbors"]:
+    """Returns the scores that a search has found, as if they were computed here: with their gradient to the queries.
+    The keys of the slots, which get no gradient, are gathered in the backward pass alone.
+
+    Args:
+      queries: `[batch, heads, length, head_dim]`, queries of the search.
+      keys: `[batch, heads, memory, head_dim]`, keys of the slots.
+      ids: int `[batch, heads, length, neighbors]`, slots of the neighbours. See `select_scored_neighbors`.
+      valid: bool `[batch, heads, length, neighbors]`, neighbours that are real. The others may hold anything.
+      scores: `[batch, heads, length, neighbors]`, inner products of queries and neighbours.
+
+    Example:
+      >>> import jax
+      >>> queries, keys = jnp.ones((1, 1, 1, 1)), jnp.array([0.0, 3.0, 9.0, 2.0]).reshape(1, 1, 4, 1)
+      >>> ids, real, scores = select_scored_neighbors(queries, keys, jnp.ones((1, 4), bool), 2)
+      >>> print(jax.grad(lambda queries: neighbor_scores(queries, keys, ids, real, scores).sum())(queries).ravel())
+      [12.]
+    """
+    return _scores_found(queries, lax.stop_gradient(keys), ids, valid, lax.stop_gradient(scores))
+
+
+@jax.custom_vjp
+def _scores_found(queries: Array, keys: Array, ids: Array, valid: Array, scores: Array) -> Array:
+    return scores
+
+
+def _scores_found_forward(*arguments: Array) -> tuple[Array, tuple[Array, ...]]:
+    queries, keys, ids, valid, scores = arguments
+    return scores, (queries[..., :0, :], keys, ids, valid)  # of the queries only the dtype
+
+
+def _scores_found_backward(residuals: tuple[Array, ...], gradient: Array) -> tuple[Any, ...]:
+    queries, keys, ids, valid = residuals
+    near = jnp.where(valid[..., None], gather_slots(keys, ids), 0)
+    weights = jnp.where(valid, gradient, 0)
+    to_queries = jnp.einsum("bhlk,bhlkd->bhld", weights.astype(near.dtype), near, preferred_element_type=gradient.dtype)
+    return to_queries.astype(queries.dtype), None, None, None, None
+
+
+_scores_found.defvjp(_scores_found_forward, _scores_found_backward)
 
 
 @operation
@@ -139,8 +238,8 @@ def threshold_mask(
 
 def _select(
     queries: Array, keys: Array, valid: Array, num_neighbors: int, method: str, recall_target: float
-) -> tuple[Array, Array]:
-    def select_all(queries: Array, keys: Array, valid: Array) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
+    def select_all(queries: Array, keys: Array, valid: Array) -> tuple[Array, Array, Array]:
         dtype = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
         scores = jnp.einsum("bhld,bhmd->bhlm", queries, keys, preferred_element_type=dtype)
         scores = jnp.where(valid[:, None, None, :], scores, -jnp.inf)
@@ -150,7 +249,7 @@ def _select(
             best, ids = lax.approx_max_k(scores, num_neighbors, recall_target=recall_target)
         else:
             best, ids = best_entries(scores, num_neighbors)
-        return ids.astype(jnp.int32), best > -jnp.inf
+        return ids.astype(jnp.int32), best > -jnp.inf, best
 
     if not jax.sharding.get_abstract_mesh().empty:  # rows and heads may live on different devices
         return select_all(queries, keys, valid)
@@ -161,8 +260,8 @@ def _select(
 
 
 def _by_row_and_head(
-    select: Callable[[Array, Array, Array], tuple[Array, Array]], queries: Array, keys: Array, valid: Array
-) -> tuple[Array, Array]:
+    select: Callable[[Array, Array, Array], tuple[Array, Array, Array]], queries: Array, keys: Array, valid: Array
+) -> tuple[Array, Array, Array]:
     """Applies `select` to one row and head after the other."""
     batch, heads = queries.shape[:2]
     select_one = lambda part: select(part[0][None, None], part[1][None, None], part[2][None])

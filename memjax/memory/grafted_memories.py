@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.axes import axes_of, named
-from memjax.functional.attention import attention, neighbor_attention
+from memjax.functional.attention import attention
 from memjax.functional.compression import (
     attention_reconstruction,
     max_pool,
@@ -33,7 +33,7 @@ from memjax.memory.grafts import GatedGraft, GraftedMemory, GraftReading, HostQu
 from memjax.memory.infinity_former import LongTermMemory, LongTermSegment
 from memjax.memory.interface import where_rows
 from memjax.memory.long_term_signal import LongTermState
-from memjax.memory.memorizing_reading import gather_neighbors, read_shards, threshold_neighbors
+from memjax.memory.memorizing_reading import read_neighbors, read_shards, threshold_neighbors
 from memjax.memory.memorizing_state import KeyValueMemory, MemorizingState, TokenProjections
 from memjax.memory.projector import repeat_heads
 from memjax.settings.checks import require
@@ -104,8 +104,7 @@ class GraftedNeighbors(GatedGraft):
         if num_shards(memory.slot_axis, memory.valid.shape[1]) > 1:
             partial = read_shards(queries, memory, number, **search, **options)
             return merge_partials(partial).astype(queries.dtype), present
-        keys, values, _, real = gather_neighbors(queries, memory, number, **search)
-        return neighbor_attention(queries, keys, values, real, **options), present
+        return read_neighbors(queries, memory, number, **search, **options), present
 
     def _write(
         self,

@@ -32,6 +32,7 @@ from memjax.memory.memorizing_reading import (
     attention_shares,
     gather_neighbors,
     read_jointly,
+    read_neighbors,
     read_shards,
     retrieval_arrays,
     threshold_neighbors,
@@ -383,7 +384,7 @@ class MemorizingAttention(ProjectedAttention):
             if self.merge == "joint":
                 return merge_partials(partial, partial_attention(*local[:3], **here)).astype(queries.dtype), Aux()
             from_memory = merge_partials(partial).astype(queries.dtype)
-        else:
+        elif self.merge == "joint" or has_all_slots or self.track_positions:
             near = self._neighbors(weights, queries, memory)
             if self.merge == "joint":
                 return read_jointly(local, near, has_all_slots=has_all_slots, options=options), Aux(arrays=near.arrays)
@@ -391,6 +392,10 @@ class MemorizingAttention(ProjectedAttention):
                 from_memory = attention(queries, near.keys, near.values, mask=near.real, **neighbor_options)
             else:
                 from_memory = neighbor_attention(queries, near.keys, near.values, near.real, **neighbor_options)
+        else:
+            search = {"method": self.retrieval, "recall_target": self.recall_target, **neighbor_options}
+            search["reads_empty_slots"] = self._reads_empty_slots
+            from_memory = read_neighbors(queries, memory, self.num_neighbors, **search)
         arrays = {} if near is None else near.arrays
         from_local = self._read_local(local, options, deterministic)
         return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, arrays)

@@ -9,9 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from memjax.functional.attention import attention, joint_attention, masked_softmax
+from memjax.functional.attention import attention, joint_attention, masked_softmax, scored_neighbor_attention
 from memjax.functional.named_operations import operation
-from memjax.functional.neighbors import gather_slots, select_neighbors, threshold_mask
+from memjax.functional.neighbors import (
+    gather_slots,
+    neighbor_scores,
+    select_neighbors,
+    select_scored_neighbors,
+    threshold_mask,
+)
 from memjax.functional.positions import relative_distances
 from memjax.functional.sharded import PartialSoftmax, sharded_neighbors
 from memjax.memory.layer_parts import RETRIEVED, SEGMENT, SHORT, TrackedKeys, tracked_weights
@@ -25,6 +31,7 @@ __all__ = [
     "attention_shares",
     "gather_neighbors",
     "read_jointly",
+    "read_neighbors",
     "read_shards",
     "retrieval_arrays",
     "retrieve",
@@ -96,6 +103,43 @@ def gather_neighbors(
     near = [gather_slots(slots, nearest[0]).astype(queries.dtype) for slots in (memory.keys, memory.values)]
     keys, values, ids, real = (ungroup_heads(leaf, heads) for leaf in (*near, *nearest))
     return keys, values, ids, real
+
+
+def read_neighbors(
+    queries: Array,
+    memory: KeyValueMemory,
+    number: int,
+    *,
+    method: Any,
+    recall_target: float,
+    reads_empty_slots: bool = False,
+    scale: Array | float | None = None,
+    **dropout: Any,
+) -> Array:
+    """Attends to the `number` nearest slots of every query, whose heads may share key heads, with the scores of the
+    search. Returns the result of every head, `[batch, length, heads, head_dim]`.
+
+    Args:
+      queries: `[batch, length, heads, head_dim]`.
+      memory: The long memory.
+      number: Number of slots for each query.
+      method: Search method. See `select_neighbors`.
+      recall_target: Expected share of true neighbours that "approximate" finds.
+      reads_empty_slots: Whether slots that are missing take part as zero keys and values.
+      scale: Factor of the scores, one number or one for every head. None for `head_dim ** -0.5`.
+      **dropout: `dropout_rate` and `dropout_key` of `scored_neighbor_attention`.
+    """
+    heads, keys = queries.shape[2], memory.keys.astype(queries.dtype)
+    by_head = jnp.swapaxes(group_queries(queries, keys.shape[1]), 1, 2)
+    search: dict[str, Any] = {"method": method, "recall_target": recall_target}
+    ids, real, found = select_scored_neighbors(by_head, keys, memory.valid, number, **search)
+    scores = neighbor_scores(by_head, keys, ids, real, found)
+    values = gather_slots(memory.values, ids).astype(queries.dtype)
+    scores, values, real = (ungroup_heads(leaf, heads) for leaf in (scores, values, real))
+    if reads_empty_slots:
+        scores, values, real = jnp.where(real, scores, 0), jnp.where(real[..., None], values, 0), jnp.ones_like(real)
+    factor = queries.shape[-1] ** -0.5 if scale is None else scale
+    return scored_neighbor_attention(scores, values, real, scale=factor, **dropout)
 
 
 def threshold_neighbors(queries: Array, memory: KeyValueMemory, number: int, *, reads_empty_slots: bool) -> Neighbors:

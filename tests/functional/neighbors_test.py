@@ -229,3 +229,30 @@ def test_errors_name_both_numbers(case):
         select_neighbors(*inputs, 2, head_chunks=3)
     with pytest.raises(ValueError, match="query_chunks: given 2, allowed: a divisor of the 3 queries"):
         select_neighbors(*inputs, 2, query_chunks=2)
+
+
+@pytest.mark.parametrize("method", ["exact", "bucket"])
+def test_scores_of_the_search_read_as_scores_made_again(method):
+    with jax.enable_x64(True):
+        random = np.random.default_rng(0)
+        draw = lambda *shape: jnp.asarray(random.normal(size=shape))
+        queries, keys, values, signs = draw(2, 3, 5, 4), draw(2, 3, 9, 4), draw(2, 3, 9, 6), draw(2, 5, 3, 6)
+        valid = jnp.asarray(random.random((2, 9)) < 0.7).at[1].set(jnp.arange(9) < 2)  # fewer than neighbours
+        keys, values = (jnp.where(valid[:, None, :, None], slots, jnp.nan) for slots in (keys, values))
+
+        def again(queries, scale):
+            ids, real = select_neighbors(queries, keys, valid, 4, method=method)
+            near = (gather_slots(slots, ids) for slots in (keys, values))
+            output = neighbor_attention(jnp.swapaxes(queries, 1, 2), *near, real, scale=scale)
+            return (output * signs).sum(), output
+
+        def found(queries, scale):
+            ids, real, scores = functional.select_scored_neighbors(queries, keys, valid, 4, method=method)
+            scores = functional.neighbor_scores(queries, keys, ids, real, scores)
+            output = functional.scored_neighbor_attention(scores, gather_slots(values, ids), real, scale=scale)
+            return (output * signs).sum(), output
+
+        results = [jax.value_and_grad(f, (0, 1), has_aux=True)(queries, jnp.arange(1.0, 4.0)) for f in (again, found)]
+        for one, other in zip(*map(jax.tree.leaves, results), strict=True):
+            assert np.all(np.isfinite(one))
+            np.testing.assert_allclose(other, one, atol=1e-12)

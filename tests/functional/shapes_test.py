@@ -57,6 +57,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "reset_linear_state": {"state": STATE},
     "ring_ages": {"capacity": 9},
     "select_neighbors": {"num_neighbors": 4},
+    "select_scored_neighbors": {"num_neighbors": 4},
     "select_product_keys": {"num_neighbors": 4},
     "sharded_neighbors": {"num_neighbors": 4, "slot_axis": "model"},
     "sinusoids": {"dim": 6},

@@ -27,8 +27,13 @@ EXPECTED = {
     "gate": (
         config.Memorizing(layers_with_memory=(-1,), memory_length=8, num_neighbors=2, cache_length=6),
         MEMORIZING
-        | {"memorizing_reading.retrieve", "neighbors.select_neighbors", "neighbors.gather_slots", "mixing.head_gate"}
-        | {"attention_implementations.read_segment", "attention.neighbor_attention", "fifo.shift_append"},
+        | {
+            "neighbors.select_scored_neighbors",
+            "neighbors.neighbor_scores",
+            "neighbors.gather_slots",
+            "mixing.head_gate",
+        }
+        | {"attention_implementations.read_segment", "attention.scored_neighbor_attention", "fifo.shift_append"},
     ),
     "threshold": (
         config.Memorizing(
@@ -51,8 +56,8 @@ EXPECTED = {
         {f"memorizing.{name}" for name in ("reset", "write")}
         | {
             "attention_implementations.read_segment",
-            "memorizing_reading.retrieve",
-            "attention.neighbor_attention",
+            "neighbors.select_scored_neighbors",
+            "attention.scored_neighbor_attention",
             "mixing.head_gate",
         },
     ),
@@ -93,7 +98,7 @@ EXPECTED = {
 }
 """what a train step calls; a new kind of attention gets a row"""
 LEARNS = {
-    "gate": {"attention.neighbor_attention", "mixing.head_gate"},
+    "gate": {"attention.scored_neighbor_attention", "mixing.head_gate"},
     "transformer_xl": {"transformer_xl.read"},
     "compressive": {
         "transformer_xl.read",
