@@ -63,7 +63,7 @@ class Decoder:
     def flops_per_token(self, length: int) -> int:
         """Operations in the products of one token."""
         state, token = self.start(length), jnp.zeros((BATCH, 1), jnp.int32)
-        return count_flops(functools.partial(_step, self.model), self.variables, state, token) // BATCH
+        return count_flops(functools.partial(decode_step, self.model), self.variables, state, token) // BATCH
 
     def seconds(self, length: int) -> float:
         """Wall time of `length` tokens."""
@@ -74,7 +74,7 @@ class Decoder:
         return time.perf_counter() - begin
 
 
-def _step(model: Any, variables: Any, state: Any, token: Any) -> tuple[Any, Any]:
+def decode_step(model: Any, variables: Any, state: Any, token: Any) -> tuple[Any, Any]:
     active = jnp.ones(token.shape[0], bool)
     hidden, state = model.apply(variables, token, state, active=active, method="decode")
     log_probs = model.apply(variables, hidden, method="log_probs")
@@ -82,7 +82,7 @@ def _step(model: Any, variables: Any, state: Any, token: Any) -> tuple[Any, Any]
 
 
 def _decode(model: Any, variables: Any, state: Any, count: Any) -> Any:
-    body = lambda _, carry: _step(model, variables, *carry)
+    body = lambda _, carry: decode_step(model, variables, *carry)
     return jax.lax.fori_loop(0, count, body, (state, jnp.full((BATCH, 1), BEGIN, jnp.int32)))
 
 

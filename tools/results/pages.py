@@ -58,7 +58,7 @@ MEASURED = {
     "replay": ("replay", "rematerialization"),
     "costs": ("costs", "memory_costs", "checksums", "saves"),
     "search": ("search",),
-    "decode_speed": ("decode_speed",),
+    "decode_speed": ("decode_speed", "decode_positions"),
     "episodes": ("episodes",),
     "lifelong_meta": ("coarse", "neighbor_tasks"),
     "lifelong_relations": ("relation_spread",),

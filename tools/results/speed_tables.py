@@ -146,6 +146,19 @@ def decode_speed(found: Measurement) -> str:
     return f"JAX {found.facts['jax']}.\n\n{grid(['tokens', *names], rows)}"
 
 
+def decode_positions(found: Measurement) -> str:
+    """A row a memory: milliseconds a token at the first position, and how many times as long the others take."""
+    records, tokens = apart(found.facts), found.facts["tokens"]
+    times = list(dict.fromkeys(r["times"] for r in records))
+    rows = []
+    for name in dict.fromkeys(r["memory"] for r in records):
+        first, *later = [r for r in records if r["memory"] == name]
+        rows.append([name, f"{1e3 * statistics.median(first['seconds']) / tokens:.2f}"])
+        rows[-1] += [_ratio(r["times_the_first"]) for r in later]
+    heads = ["memory", "ms a token after 1 x the memory", *(f"x, after {number} times" for number in times[1:])]
+    return f"JAX {found.facts['jax']}.\n\n{grid(heads, rows)}"
+
+
 def checksums(found: Measurement) -> str:
     """One row per kind of checksum, and the time until a token file is open."""
     facts = found.facts
@@ -438,6 +451,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "relation_spread": relation_spread,
     "neighbor_tasks": neighbor_tasks,
     "decode_speed": decode_speed,
+    "decode_positions": decode_positions,
     "product_key_steps": product_key_steps,
     "checksums": checksums,
     "saves": saves,
