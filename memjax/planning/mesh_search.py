@@ -23,7 +23,14 @@ SAVED = {"none": 1.0, "per_layer": 0.25, "segment": 0.5, "segment_nested": 0.2}
 """Setting of `training.remat` -> guessed share of the activations that are saved, until one is compiled."""
 
 GAIN = 0.01
-"""Relative gain of tokens a second below which two candidates count as equal, and fewer rows are preferred."""
+"""Relative gain of tokens a second that another candidate must promise, or the search ends."""
+
+UNCERTAINTY = 0.05
+"""Relative difference of predictions below which the smaller axis `model` and then fewer rows are preferred."""
+
+HIDDEN_ACCESSES = 10
+"""Guessed number of times that a pass through a layer reads or writes its hidden states: norms and residual sums, which
+the axis `model` does not split."""
 
 TERMS = ("compute", "hbm", "ici", "bytes")
 """Fields of a `Prediction`, which compiled candidates correct one by one."""
@@ -40,7 +47,7 @@ class StepSizes:
       row_memory: Bytes of a row's memory.
       row_activations: Bytes of a row's activations.
       row_flops: FLOPs of a row.
-      row_traffic: Bytes of HBM traffic of a row, without that of parameters and optimizer state.
+      row_traffic: Bytes of HBM traffic of a row, without that of parameters, optimizer state and hidden states.
       row_hidden: Bytes of a row's hidden states at the inputs of all layers.
       row_tokens: Number of tokens of a row.
       weight_width: Bytes of a parameter in computations, as a share of its bytes.
@@ -128,7 +135,7 @@ def read_sizes(config: Config, compiled: CompiledCandidate, topology: Topology) 
     )
     activations = bytes_needed(facts) - _fixed_bytes(candidate, sizes) - parts.get("memory", 0)
     passes = _passes(candidate.remat) / 3
-    traffic = facts["hbm_bytes"] - _fixed_traffic(candidate, sizes)
+    traffic = facts["hbm_bytes"] - _fixed_traffic(candidate, sizes) - _hidden_traffic(candidate, sizes)
     least = (
         0.1 * facts["hbm_bytes"] or own_rows * passes * sizes.row_flops * topology.hbm_bandwidth / topology.peak_flops
     )
@@ -160,6 +167,11 @@ def _fixed_traffic(candidate: Candidate, sizes: StepSizes) -> float:
     return passes * _gathered(candidate, sizes) + 2 * _fixed_bytes(candidate, sizes)
 
 
+def _hidden_traffic(candidate: Candidate, sizes: StepSizes) -> float:
+    """HBM bytes of hidden states, which every device along the axis `model` has whole."""
+    return HIDDEN_ACCESSES * _passes(candidate.remat) * candidate.rows * sizes.row_hidden
+
+
 def _fixed_sent(candidate: Candidate, sizes: StepSizes) -> float:
     """Bytes sent by a device that do not grow with rows: gathered parameters and summed gradients."""
     passes = _passes(candidate.remat) - 1
@@ -179,9 +191,10 @@ def predict(candidate: Candidate, sizes: StepSizes, topology: Topology) -> Predi
     # Two sums of hidden states over the axis `model` for each layer and pass.
     exchanged = 4 * (1 - 1 / candidate.model) * candidate.rows * sizes.row_hidden * (passes - 1)
     saved = SAVED.get(candidate.remat, 1.0) * sizes.row_activations
+    traffic = own_rows * sizes.row_traffic * passes / 3 + _hidden_traffic(candidate, sizes)
     return Prediction(
         compute=own_rows * sizes.row_flops * passes / 3 / topology.peak_flops,
-        hbm=(_fixed_traffic(candidate, sizes) + own_rows * sizes.row_traffic * passes / 3) / topology.hbm_bandwidth,
+        hbm=(_fixed_traffic(candidate, sizes) + traffic) / topology.hbm_bandwidth,
         ici=(_fixed_sent(candidate, sizes) + exchanged) / topology.ici_bandwidth,
         bytes=_fixed_bytes(candidate, sizes) + own_rows * (sizes.row_memory + saved),
         tokens=candidate.batch_size * sizes.row_tokens,
@@ -246,15 +259,14 @@ def choose_next(
         for candidate in candidates
         if candidate not in done and not any(needs_at_least(candidate, other) for other in too_large)
     ]
-    fitting = [(one, expected) for one, expected in left if expected.bytes <= topology.hbm_limit]
     best = max((other.tokens_per_second for other in compiled), default=0.0)
-    if not fitting:
+    fitting = [pair for pair in left if pair[1].bytes <= topology.hbm_limit]
+    promising = [pair for pair in fitting if pair[1].tokens_per_second > best * (1 + GAIN)]
+    if not promising:
         return min(left, key=lambda pair: pair[1].bytes, default=None) if best == 0 else None
-    most = max(expected.tokens_per_second for _, expected in fitting)
-    if most <= best * (1 + GAIN):
-        return None
-    equal = [pair for pair in fitting if pair[1].tokens_per_second >= most / (1 + GAIN)]
-    return min(equal, key=lambda pair: (pair[0].batch_size, pair[0].model, -pair[1].tokens_per_second))
+    most = max(expected.tokens_per_second for _, expected in promising)
+    equal = [pair for pair in promising if pair[1].tokens_per_second >= most / (1 + UNCERTAINTY)]
+    return min(equal, key=lambda pair: (pair[0].model, pair[0].batch_size, -pair[1].tokens_per_second))
 
 
 def search_meshes(

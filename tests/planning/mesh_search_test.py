@@ -72,8 +72,8 @@ def compile_as_sums(candidate: Candidate, row_traffic: float = 1e9, row_gib: flo
     }
 
 
-def compiled(*shape: int, remat: str = "none", **sums: float) -> CompiledCandidate:
-    candidate = Candidate(*shape, remat)
+def compiled(data: int, fsdp: int, model: int, rows: int, remat: str = "none", **sums: float) -> CompiledCandidate:
+    candidate = Candidate(data, fsdp, model, rows, remat)
     return CompiledCandidate(candidate, compile_as_sums(candidate, **sums))
 
 
@@ -200,14 +200,14 @@ def test_the_search_ends_where_nothing_promises_more():
     assert lines[-1] == "no other candidate promises more"
 
 
-def test_of_equal_candidates_the_one_with_fewest_rows_is_compiled():
+def test_of_equal_candidates_the_one_with_the_smallest_axis_model_and_fewest_rows_is_compiled():
     first = compiled(16, 1, 1, 1, row_traffic=1e3)
     sizes = dataclasses.replace(read_sizes(config(), first, TOPOLOGY), parameters=1.0, state=1.0)  # rows alone count
     sizes = dataclasses.replace(sizes, row_traffic=1e9, row_activations=1.0, row_memory=1.0)
     slow = CompiledCandidate(first.candidate, {**first.facts, "estimate": {"tokens_per_second": 1.0}, "memory": None})
-    candidates = [Candidate(16, 1, 1, rows, "none") for rows in (8, 2, 4)]
+    candidates = [Candidate(16 // model, 1, model, rows * model, "none") for model in (2, 1) for rows in (8, 2, 4)]
     chosen = choose_next(candidates, [slow], sizes, TOPOLOGY)
-    assert chosen is not None and chosen[0].rows == 2
+    assert chosen is not None and chosen[0] == Candidate(16, 1, 1, 2, "none")
 
 
 # The report
