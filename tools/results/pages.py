@@ -55,7 +55,7 @@ MEASURED = {
     "lifelong_vectors": ("few_texts", "second_tasks"),
     "bench": ("note", "bench", "profile"),
     "replay": ("replay", "rematerialization"),
-    "costs": ("costs", "memory_costs", "checksums", "saves"),
+    "costs": ("costs", "memory_costs", "checksums", "saves", "compile_times"),
     "search": ("search",),
     "decode_speed": ("decode_speed",),
     "episodes": ("episodes",),
