@@ -2,9 +2,9 @@
 
     python -m tools.measurements.compile_times [--layers 4] [--repeats 3]
 
-CPU seconds of all threads of this process, the median of the repeats: tracing, lowering, and the compilation by XLA with
-an empty cache. The phases of XLA are those of its profiler: the time that threads spend in them, without waiting, gives
-their shares of the CPU seconds.
+CPU seconds of all threads of this process, the median of the repeats: tracing, lowering, and the compilation by XLA
+without a cache. The phases of XLA are those of its profiler: the time that threads spend in them, without waiting,
+gives their shares of the CPU seconds.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def main(arguments: list[str] | None = None) -> int:
     command = f"python -m tools.measurements.compile_times --layers {given.layers} --repeats {given.repeats}"
     about = (
         f"{given.layers} layers, {SIZES['dim']} wide, {SIZES['num_heads']} heads, memory and segment {SEGMENT}, {ROWS} "
-        f"rows. CPU seconds of all threads, median of {given.repeats} compilations of each in alternation, nothing in a "
-        "cache. Phases of XLA: shares of the time that its threads work in them."
+        f"rows. CPU seconds of all threads, median of {given.repeats} compilations of each in alternation, nothing in "
+        "a cache. Phases of XLA: shares of the time that its threads work in them."
     )
     pages.record(measured("compile_times", "transformer_xl", facts, command=command, title=TITLE, about=about))
     return 0
