@@ -16,8 +16,8 @@ def run(arguments: list[str]) -> int:
     topology = "TPU topology, such as v5e:4x4 or v5p-128; several separated by commas"
     parser.add_argument("--topology", required=True, metavar="NAME", help=topology)
     steps = ["train", "eval", "decode"]
-    what = "kind of step; train plans every kind of update and its larger parts (default: train)"
-    parser.add_argument("--what", default="train", choices=steps, help=what)
+    step = "kind of step; train plans every kind of update and its larger parts (default: train)"
+    parser.add_argument("--what", default="train", choices=steps, help=step)
     mesh = (
         "sizes of the mesh, data x fsdp x model, as 4x2x1; auto = search the mesh, the rows and training.remat with "
         "most tokens a second"
@@ -47,8 +47,8 @@ def _check(options: argparse.Namespace, config: Config) -> None:
     others = {"--sweep": options.sweep, "--widest": options.widest, "--what": options.what != "train" and options.what}
     for name, value in others.items():
         if value:
-            given = name if value is True else f"{name} {value}"
-            raise UsageError(f"--mesh: given auto with {given}, allowed: auto for the training step alone")
+            option = name if value is True else f"{name} {value}"
+            raise UsageError(f"--mesh: given auto with {option}, allowed: auto for the training step alone")
 
 
 def _plan(options: argparse.Namespace, config: Config, command: str) -> int:

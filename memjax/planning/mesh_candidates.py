@@ -131,13 +131,15 @@ def candidates_of(config: Config, topology: Topology) -> list[Candidate]:
     shape = mesh_shape(topology.num_devices, data=sharding.data, fsdp=sharding.fsdp, model=sharding.model)
     groups = training.num_microbatches
     rows = groups * max(config.data.batch_size // (shape[0] * shape[1] * groups), 1)
-    own = Candidate(*shape, rows, training.remat)
+    configured = Candidate(*shape, rows, training.remat)
     heads = config.model.num_heads if isinstance(config.model, TransformerBase) else 1
     # Within a single segment, recomputing all of it saves nothing.
     remats = [remat for remat in RECOMPUTED if training.segments_per_update > 1 or not remat.startswith("segment")]
-    remats = [remat for remat in remats if _is_valid(apply_candidate(config, dataclasses.replace(own, remat=remat)))]
+    remats = [
+        remat for remat in remats if _is_valid(apply_candidate(config, dataclasses.replace(configured, remat=remat)))
+    ]
     others = list_candidates(topology.num_devices, num_heads=heads, microbatches=groups, remats=remats)
-    return [own, *(candidate for candidate in others if candidate != own)]
+    return [configured, *(candidate for candidate in others if candidate != configured)]
 
 
 def _is_valid(config: Config) -> bool:

@@ -77,18 +77,18 @@ def measure_once(step: Program) -> dict[str, float]:
     """Compiles a step from the beginning, and returns the CPU seconds of every part."""
     jax.clear_caches()
 
-    def timed(do: Callable[[], Any]) -> tuple[Any, float]:
+    def measure_cpu(do: Callable[[], Any]) -> tuple[Any, float]:
         start = time.process_time()
         return do(), time.process_time() - start
 
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     function = jax.jit(step.function, donate_argnums=step.donated)
-    traced, tracing = timed(lambda: function.trace(*step.arguments.values()))
-    lowered, lowering = timed(traced.lower)
+    traced, tracing = measure_cpu(lambda: function.trace(*step.arguments.values()))
+    lowered, lowering = measure_cpu(traced.lower)
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
-            _, compiling = timed(lowered.compile)
+            _, compiling = measure_cpu(lowered.compile)
         (path,) = Path(folder).glob("**/*.trace.json.gz")
         events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     phases = thread_seconds([event for event in events if event.get("ph") == "X"])
@@ -120,13 +120,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     jax.config.update("jax_enable_compilation_cache", False)
-    facts = {**together(measure(given.layers, given.repeats)), "jax": jax.__version__, "sizes": SIZES}
-    command = f"python -m tools.measurements.compile_times --layers {given.layers} --repeats {given.repeats}"
+    facts = {**together(measure(options.layers, options.repeats)), "jax": jax.__version__, "sizes": SIZES}
+    command = f"python -m tools.measurements.compile_times --layers {options.layers} --repeats {options.repeats}"
     about = (
-        f"{given.layers} layers, {SIZES['dim']} wide, {SIZES['num_heads']} heads, memory and segment {SEGMENT}, {ROWS} "
-        f"rows. CPU seconds of all threads, median of {given.repeats} compilations of each in alternation, nothing in "
+        f"{options.layers} layers, {SIZES['dim']} wide, {SIZES['num_heads']} heads, memory and segment {SEGMENT}, {ROWS} "
+        f"rows. CPU seconds of all threads, median of {options.repeats} compilations of each in alternation, nothing in "
         "a cache. Phases of XLA: shares of the time that its threads work in them."
     )
     pages.record(measured("compile_times", "transformer_xl", facts, command=command, title=TITLE, about=about))
