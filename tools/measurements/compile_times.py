@@ -28,7 +28,7 @@ from memjax.training.sharding import Layout, make_mesh
 from tools.results import pages
 from tools.results.ledger import measured, together
 
-SIZES = {"dim": 128, "num_heads": 4}
+SIZES: dict[str, Any] = {"dim": 128, "num_heads": 4}
 ROWS, SEGMENT, VOCAB = 4, 128, 256
 TITLE = "Compilation of a training step of Transformer-XL"
 WHOLE = "PjRtCpuClient::Compile"
@@ -117,17 +117,20 @@ def measure(layers: int, repeats: int) -> list[dict[str, Any]]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures the compilation and records it."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.measurements.compile_times", description="Times of a compilation."
+    )
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args(arguments)
     jax.config.update("jax_enable_compilation_cache", False)
-    facts = {**together(measure(options.layers, options.repeats)), "jax": jax.__version__, "sizes": SIZES}
-    command = f"python -m tools.measurements.compile_times --layers {options.layers} --repeats {options.repeats}"
+    layers, repeats = options.layers, options.repeats
+    facts = {**together(measure(layers, repeats)), "jax": jax.__version__, "sizes": SIZES}
+    command = f"python -m tools.measurements.compile_times --layers {layers} --repeats {repeats}"
     about = (
-        f"{options.layers} layers, {SIZES['dim']} wide, {SIZES['num_heads']} heads, memory and segment {SEGMENT}, {ROWS} "
-        f"rows. CPU seconds of all threads, median of {options.repeats} compilations of each in alternation, nothing in "
-        "a cache. Phases of XLA: shares of the time that its threads work in them."
+        f"{layers} layers, {SIZES['dim']} wide, {SIZES['num_heads']} heads, memory and segment {SEGMENT}, {ROWS} rows. "
+        f"CPU seconds of all threads, median of {repeats} compilations of each in alternation, nothing in a cache. "
+        "Phases of XLA: shares of the time that its threads work in them."
     )
     pages.record(measured("compile_times", "transformer_xl", facts, command=command, title=TITLE, about=about))
     return 0
