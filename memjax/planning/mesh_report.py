@@ -5,7 +5,7 @@ import datetime
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memjax.config import Config
@@ -22,19 +22,18 @@ RESOURCES = {"hbm": "HBM traffic", "ici": "traffic between chips"}
 """Bound of an estimate other than 'compute' -> its description."""
 
 
-def search_table(ranked: Sequence[CompiledCandidate]) -> tuple[list[str], list[list[str]]]:
+def search_table(ranked: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Returns the header and the rows of a table of compiled candidates, lists of strings.
 
     Args:
-      ranked: Compiled candidates, the best first.
+      ranked: Facts about the step of each candidate, the best first, as `memjax.planning.plan_cases.plan` returns them.
     """
-    return ["", *COLUMNS], [[str(rank), *_cells(compiled)] for rank, compiled in enumerate(ranked, start=1)]
+    return ["", *COLUMNS], [[str(rank), *_cells(facts)] for rank, facts in enumerate(ranked, start=1)]
 
 
-def _cells(compiled: CompiledCandidate) -> list[str]:
-    candidate, facts = compiled.candidate, compiled.facts
-    estimate = facts["estimate"]
-    cells = [candidate.mesh, f"{candidate.batch_size:,}", f"{facts['tokens'] / facts['chips']:,.0f}", candidate.remat]
+def _cells(facts: Mapping[str, Any]) -> list[str]:
+    estimate, tokens = facts["estimate"], facts["tokens"] / facts["chips"]
+    cells = ["x".join(map(str, facts["mesh"].values())), f"{facts['rows']:,}", f"{tokens:,.0f}", facts["rematerialize"]]
     cells += [f"{bytes_needed(facts) / GIB:.2f}", f"{facts['limit'] / GIB:.2f}"]
     if estimate is None:
         return [*cells, "", "", "does not fit", ""]
@@ -74,7 +73,7 @@ def report_search(
             print(json.dumps({**started, "rank": rank, "options": options, **compiled.facts}), file=out, flush=True)
         return best["fits"]
     print(f"{config.name}: train on {topology.name}", file=out)
-    header, rows = search_table(ranked)
+    header, rows = search_table([compiled.facts for compiled in ranked])
     print_table(header, rows, out)
     for line in describe_best(config, topology, ranked):
         print(line, file=out)

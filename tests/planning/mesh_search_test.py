@@ -58,6 +58,9 @@ def compile_as_sums(candidate: Candidate, row_traffic: float = 1e9, row_gib: flo
     estimate = {**seconds, "step": seconds[bound], "bound": bound, "tokens_per_second": tokens / seconds[bound]}
     utilization = own_rows * row_flops / TOPOLOGY.peak_flops / seconds[bound]
     return {
+        "mesh": {"data": candidate.data, "fsdp": candidate.fsdp, "model": candidate.model},
+        "rows": candidate.batch_size,
+        "rematerialize": candidate.remat,
         "fits": fits,
         "tokens": tokens,
         "chips": 16,
@@ -214,8 +217,7 @@ def test_of_equal_candidates_the_one_with_the_smallest_axis_model_and_fewest_row
 
 
 def test_the_table_has_a_row_for_each_candidate():
-    ranked = [compiled(16, 1, 1, 4), compiled(16, 1, 1, 64)]
-    header, rows = search_table(ranked)
+    header, rows = search_table([compiled(16, 1, 1, 4).facts, compiled(16, 1, 1, 64).facts])
     assert all(len(row) == len(header) for row in rows)
     assert rows[0][:5] == ["1", "16x1x1", "64", "2,048", "none"] and rows[1][-2] == "does not fit"
 

@@ -64,7 +64,7 @@ MEASURED = {
     "lifelong_lamol": ("written",),
     "lifelong_pretraining": ("shared_texts", "ancestors"),
     "product_key_steps": ("product_key_steps",),
-    "plans": ("plan", "learner_plan"),
+    "plans": ("plan", "learner_plan", "searched_plan"),
     "language_models": ("llm_memories", "llm_windows", "llm_speed", "llm_recall", "adapter_states"),
     "learns": ("learns",),
 }
