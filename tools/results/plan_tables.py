@@ -97,8 +97,8 @@ def learner_plans(found: Measurement) -> str:
 def searched_plan(found: Measurement) -> str:
     """A row per candidate that a search of meshes has compiled, the fastest first."""
     about = (
-        "Candidates of a search of the mesh, the rows and the rematerialisation, compiled for a slice that is not there, "
-        f"and not run. Estimates, as above. Compiled by {versions_text(found.facts['versions'])}."
+        "Candidates of a search of the mesh, the rows and the rematerialisation, compiled for a slice that is not "
+        f"there, and not run. Estimates, as above. Compiled by {versions_text(found.facts['versions'])}."
     )
     return f"{about}\n\n{grid(*search_table(apart(found.facts)))}"
 
