@@ -247,7 +247,7 @@ def test_help_and_a_mistake_load_no_jax():
         "from memjax import cli\n"
         f"for arguments in {lines!r}:\n"
         "    cli.main(arguments)\n"
-        "    loaded = {'jax', 'flax', 'numpy'} & set(sys.modules)\n"
+        "    loaded = {'jax', 'flax', 'optax', 'orbax', 'numpy', 'rich'} & set(sys.modules)\n"
         "    if loaded:\n"
         "        sys.exit(f'{arguments} loads {loaded}')\n"
     )

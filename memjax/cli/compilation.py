@@ -11,10 +11,13 @@ from pathlib import Path
 
 FOLDER, ENABLED = "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"
 
+# JAX keeps by default what took a second to compile, which leaves out nearly all of the programs of a start.
+SHORTEST = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+
 
 def keep_programs(environment: MutableMapping[str, str]) -> str:
-    """Turns on JAX's compilation cache in the user's cache folder by changing `environment`, unless that says
-    otherwise. Returns a line about a folder that cannot be written, else ''.
+    """Turns on JAX's compilation cache in the user's cache folder, for programs of every size, by changing
+    `environment`, unless that says otherwise. Returns a line about a folder that cannot be written, else ''.
 
     A folder that cannot be written turns the cache off, since JAX would warn about every program.
 
@@ -43,6 +46,7 @@ def keep_programs(environment: MutableMapping[str, str]) -> str:
         environment[ENABLED] = "0"
         return f"{folder}: {error.strerror}, so compiled programs are not kept; {FOLDER} names another folder"
     environment[FOLDER] = str(folder)
+    environment.setdefault(SHORTEST, "0")
     return ""
 
 

@@ -1,5 +1,6 @@
 """Where compiled programs are kept."""
 
+import json
 import os
 import re
 import subprocess
@@ -29,12 +30,41 @@ sys.exit(cli.main(["train"]))
 
 
 def command(environment: dict[str, str]) -> subprocess.CompletedProcess:
-    """A command that compiles one program, with nothing else in the environment about the cache."""
+    """A command that compiles one small program, with nothing else in the environment about the cache."""
     others = {name: value for name, value in os.environ.items() if "CACHE" not in name}
-    always = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    return subprocess.run(
-        [sys.executable, "-c", TRAIN], env={**others, **always, **environment}, capture_output=True, text=True
-    )
+    return subprocess.run([sys.executable, "-c", TRAIN], env={**others, **environment}, capture_output=True, text=True)
+
+
+COUNT = """
+import collections, json, sys
+from jax import monitoring
+from memjax import cli
+
+events = collections.Counter()
+monitoring.register_event_listener(lambda name, **_: events.update([name.rpartition("/")[2]]))
+code = cli.main(sys.argv[1:])
+print(json.dumps({name: events[name] for name in ("cache_hits", "cache_misses", "compile_requests_use_cache")}))
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_start_compiles_nothing(tmp_path):
+    others = {name: value for name, value in os.environ.items() if "CACHE" not in name}
+    # JAX reads them when it is imported, here before the command sets them.
+    environment = {**others, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "programs")}
+    keep_programs(environment)
+
+    def count_programs(name: str) -> tuple[int, int, int]:
+        words = ["train", "--config", "python_demo", "--variant", "smoke", "--workdir", str(tmp_path / name)]
+        words += ["--data.cache-dir", str(tmp_path / "data")]
+        done = subprocess.run([sys.executable, "-c", COUNT, *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return tuple(json.loads(done.stdout.splitlines()[-1]).values())
+
+    hits, misses, requests = count_programs("first")
+    assert misses == requests > 10 and hits == 0
+    assert count_programs("second") == (requests, 0, requests)
 
 
 def programs(folder: Path) -> list[str]:
@@ -62,7 +92,16 @@ def test_the_folder_is_in_the_home_of_the_user_by_default(tmp_path, monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
     environment = {}
     assert keep_programs(environment) == ""
-    assert environment == {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / ".cache" / "memjax" / "jax")}
+    assert environment == {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / ".cache" / "memjax" / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def test_the_shortest_compilation_that_is_kept_can_be_chosen(tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "60"}
+    assert keep_programs(environment) == ""
+    assert environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "60"
 
 
 @pytest.mark.parametrize(

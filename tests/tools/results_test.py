@@ -10,6 +10,7 @@ import pytest
 from memjax.settings.checks import validate
 from memjax.settings.overrides import apply_overrides, load_config
 from memjax.training.runs import config_to_dict
+from tools.measurements import compile_times
 from tools.recipes import RECIPES, Recipe, meta
 from tools.recipes.recipe import BOTH_SPLITS
 from tools.results import ledger, pages, perplexities, runner, speed_tables, streams, tables
@@ -333,6 +334,31 @@ def test_decoding_has_medians_and_their_spread():
     table = speed_tables.decode_speed(found)
     assert "| 64 | 2 (1 to 3) |" in table and "| 128 | 4,000 (4,000 to 4,000) |" in table
     assert "| state bytes | 10 to 20 |" in table and "| programs | 1 |" in table
+
+
+def test_compilation_has_a_row_for_each_way_and_its_sum():
+    seconds = {"tracing": 0.5, "lowering": 0.25, "machine code": 2.0}
+    records = [{"layers": name, "equations": 1234, "cpu_seconds": seconds} for name in ("unrolled", "scanned")]
+    found = dataclasses.replace(FOUND, facts={**ledger.together(records), "jax": "1"})
+    table = speed_tables.compile_times(found)
+    assert "| layers | equations | tracing | lowering | machine code | in all |" in table
+    assert "| scanned | 1,234 | 0.50 | 0.25 | 2.00 | 2.75 |" in table
+
+
+def test_phases_of_a_compilation_leave_out_waiting():
+    seconds = {
+        "PjRtCpuClient::Compile": 10,
+        "HLO passes through layout assignment (jit_f)": 2,
+        "HLO passes after layout assignment (jit_f)": 1,
+        "ThunkEmitter::ConsumeKernels": 1,
+        "JitCompiler::Compile": 4,
+        "FusionCompiler::Compile": 3,
+        "TaskDispatcher::dispatch": 7,
+        "CSEPass": 2,
+    }
+    events = [{"name": name, "dur": 1e6 * value} for name, value in seconds.items()]
+    phases = compile_times.thread_seconds(events)
+    assert phases == {"HLO passes": 3.0, "kernels of fusions": 3.0, "machine code": 7.0, "other": 2.0}
 
 
 def test_configurations_name_tables_that_exist():

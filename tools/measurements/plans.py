@@ -58,15 +58,20 @@ LEARNERS: dict[str, list[str]] = {
     ],
 }
 """likewise of learners of tasks: every kind of update, and the parts that count by themselves"""
+SEARCHES: dict[str, list[str]] = {
+    "200m_mesh": [*BASE[1:], "--topology", "v5e:4x4", "--mesh", "auto", "--candidates", "5"],
+}
+"""name -> options of `memjax plan` for a search of the mesh, the rows and the rematerialisation"""
 
 
 def run(names: Sequence[str] = (), book: Book | None = None) -> None:
     """Compiles the plans that are named, or those that the measurements do not have; one is added when it is whole."""
     book = book or Book()
-    known = {one.name for one in book.measurements() if one.kind in ("plan", "learner_plan")}
+    known = {one.name for one in book.measurements() if one.kind in ("plan", "learner_plan", "searched_plan")}
     plans = {name: ("plan", [*BASE, *options]) for name, options in PLANS.items()}
     plans |= {name: ("plan", ["plan", *options]) for name, options in HOSTS.items()}
     plans |= {name: ("learner_plan", ["plan", *options]) for name, options in LEARNERS.items()}
+    plans |= {name: ("searched_plan", ["plan", *options]) for name, options in SEARCHES.items()}
     for name in names or [name for name in plans if name not in known]:
         kind, options = plans[name]
         out = io.StringIO()
@@ -81,7 +86,7 @@ def run(names: Sequence[str] = (), book: Book | None = None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    allowed = [*PLANS, *HOSTS, *LEARNERS]
+    allowed = [*PLANS, *HOSTS, *LEARNERS, *SEARCHES]
     parser = argparse.ArgumentParser(prog="python -m tools.measurements.plans", description="Plans of large models.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(allowed)}; none = what is missing")
     names = parser.parse_args(arguments).names

@@ -56,7 +56,7 @@ MEASURED = {
     "lifelong_vectors": ("few_texts", "second_tasks"),
     "bench": ("bench", "end_to_end", "profile"),
     "replay": ("replay", "rematerialization"),
-    "costs": ("costs", "memory_costs", "checksums", "saves"),
+    "costs": ("costs", "memory_costs", "checksums", "saves", "compile_times"),
     "search": ("search",),
     "decode_speed": ("decode_speed", "decode_positions"),
     "episodes": ("episodes",),
@@ -65,7 +65,7 @@ MEASURED = {
     "lifelong_lamol": ("written",),
     "lifelong_pretraining": ("shared_texts", "ancestors"),
     "product_key_steps": ("product_key_steps",),
-    "plans": ("plan", "learner_plan", "attention_programs"),
+    "plans": ("plan", "learner_plan", "searched_plan", "attention_programs"),
     "language_models": ("llm_memories", "llm_windows", "llm_speed", "llm_recall", "adapter_states"),
     "learns": ("learns",),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from memjax.planning.mesh_report import search_table
 from memjax.planning.report import comparison, explain
 from tools.results.ledger import Measurement, apart, command_of_today
 from tools.results.speed_tables import Record, grid, versions_text
@@ -118,8 +119,18 @@ def attention_programs(found: Measurement) -> str:
     return f"{sizes}.\n\n{grid([*heads, 'GFLOPs', 'estimate, ms'], rows)}"
 
 
+def searched_plan(found: Measurement) -> str:
+    """A row per candidate that a search of meshes has compiled, the fastest first."""
+    about = (
+        "Candidates of a search of the mesh, the rows and the rematerialisation, compiled for a slice that is not "
+        f"there, and not run. Estimates, as above. Compiled by {versions_text(found.facts['versions'])}."
+    )
+    return f"{about}\n\n{grid(*search_table(apart(found.facts)))}"
+
+
 TABLES: dict[str, Callable[[Measurement], str]] = {
     "learner_plan": learner_plans,
+    "searched_plan": searched_plan,
     "attention_programs": attention_programs,
 }
 """kind of a measurement -> its table"""

@@ -159,6 +159,18 @@ def decode_positions(found: Measurement) -> str:
     return f"JAX {found.facts['jax']}.\n\n{grid(heads, rows)}"
 
 
+def compile_times(found: Measurement) -> str:
+    """One row per way to apply the layers, with the CPU seconds of each part of the compilation."""
+    records = apart(found.facts)
+    parts = list(records[0]["cpu_seconds"])
+    rows = [
+        [r["layers"], f"{r['equations']:,}", *(f"{r['cpu_seconds'][part]:.2f}" for part in parts)]
+        + [f"{sum(r['cpu_seconds'].values()):.2f}"]
+        for r in records
+    ]
+    return f"JAX {found.facts['jax']}.\n\n{grid(['layers', 'equations', *parts, 'in all'], rows)}"
+
+
 def checksums(found: Measurement) -> str:
     """One row per kind of checksum, and the time until a token file is open."""
     facts = found.facts
@@ -452,6 +464,7 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "neighbor_tasks": neighbor_tasks,
     "decode_speed": decode_speed,
     "decode_positions": decode_positions,
+    "compile_times": compile_times,
     "product_key_steps": product_key_steps,
     "checksums": checksums,
     "saves": saves,
