@@ -32,7 +32,7 @@ Arrays = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """What is known of the blocks before any array is.
+    """Sizes and options of the loop over blocks of keys.
 
     Attributes:
       length: Number of keys in a block.
@@ -107,14 +107,14 @@ def block_attention(
     """
     length, total = queries.shape[1], keys.shape[1]
     if (position_queries is None) != (relative_keys is None):
-        given = "position_queries" if relative_keys is None else "relative_keys"
-        raise ValueError(f"{given}: given alone, allowed: together with the other of position_queries, relative_keys")
+        alone = "position_queries" if relative_keys is None else "relative_keys"
+        raise ValueError(f"{alone}: given alone, allowed: together with the other of position_queries, relative_keys")
     default_queries, default_keys = _default_block(queries, relative_keys is not None)
     block_length = default_keys if block_length is None else block_length
     query_block_length = default_queries if query_block_length is None else query_block_length
-    for name, given in (("block_length", block_length), ("query_block_length", query_block_length)):
-        if given < 1:
-            raise ValueError(f"{name}: given {given}, allowed: 1 or more")
+    for name, number in (("block_length", block_length), ("query_block_length", query_block_length)):
+        if number < 1:
+            raise ValueError(f"{name}: given {number}, allowed: 1 or more")
     size, rows = min(block_length, total), min(query_block_length, length)
     blocks = _Blocks(size, -(-total // size), cap, dropout_rate, counted)
     behind, rows_behind = blocks.number * size - total, -length % rows
@@ -176,17 +176,17 @@ def _read_rows(
     def read(index: Array | int, split: Arrays) -> tuple[Array, Array]:
         axes = {"mask": 2, "bias": 2}
         take = lambda name: lax.dynamic_slice_in_dim(by_row[name], index * rows, rows, axes.get(name, 1))
-        parts, own = {name: take(name) for name in by_row}, dict(split)
-        if "relative_keys" in own:  # the longest distance of the last rows stands first
-            own["relative_keys"] = lax.dynamic_slice_in_dim(
-                own["relative_keys"], (number - 1 - index) * rows, window, 0
+        parts, key_parts = {name: take(name) for name in by_row}, dict(split)
+        if "relative_keys" in key_parts:  # the longest distance of the last rows stands first
+            key_parts["relative_keys"] = lax.dynamic_slice_in_dim(
+                key_parts["relative_keys"], (number - 1 - index) * rows, window, 0
             )
         if "bias" in parts:
-            own["bias"] = parts.pop("bias")
+            key_parts["bias"] = parts.pop("bias")
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
         mask = parts.pop("mask")
-        result: Any = _attend(blocks, parts, own, mask, key)
-        return result
+        output_and_sums: Any = _attend(blocks, parts, key_parts, mask, key)
+        return output_and_sums
 
     if number == 1:
         return read(0, split)

@@ -1,5 +1,6 @@
 """Causal attention to a memory and a segment by the splash kernel of JAX, which keeps scores on the chip of a TPU."""
 
+import math
 from typing import Any
 
 import jax
@@ -8,8 +9,8 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
 from memjax.functional.attention import scale_queries
+from memjax.functional.devices import platform
 from memjax.functional.named_operations import operation
-from memjax.functional.sharded import row_axes
 
 __all__ = ["fused_attention", "why_not_fused"]
 
@@ -53,17 +54,25 @@ def fused_attention(
 
     Raises:
       ValueError: The kernel cannot compute it (`why_not_fused`), and is not interpreted.
+
+    Example:
+      >>> x, values = jnp.ones((1, 2, 1, 4)), jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+      >>> print(fused_attention(x, x, values, jnp.ones((1, 2), bool), interpret=True).ravel())
+      [1. 2.]
     """
     if not interpret and (reason := why_not_fused(queries, keys, head_axis=head_axis)):
         raise ValueError(f"fused_attention: given {reason}")
-    rows, axis = row_axes(queries.shape[0], head_axis), head_axis if _splits_heads(queries, keys, head_axis) else None
-    by_head, by_row = PartitionSpec(rows or None, None, axis), PartitionSpec(rows or None)
+    mesh_axes = jax.sharding.get_abstract_mesh().axis_names
+    # All axes are named, also those of one device: gradients would be summed over the others.
+    rows = tuple(name for name in mesh_axes if name != head_axis)
+    by_row = PartitionSpec(rows or None)
+    by_head = PartitionSpec(rows or None, None, head_axis if head_axis in mesh_axes else None)
 
     def on_shard(queries: Array, keys: Array, values: Array, valid: Array) -> Array:
         return _attend(queries, keys, values, valid, window, cap, interpret)
 
     arrays = (scale_queries(queries, scale), keys, values, valid)
-    if rows or axis:
+    if mesh_axes:
         specs = (by_head, by_head, by_head, by_row)
         output = jax.shard_map(on_shard, in_specs=specs, out_specs=by_head, check_vma=False)(*arrays)
     else:
@@ -87,36 +96,17 @@ def why_not_fused(queries: Array, keys: Array, *, head_axis: str = "") -> str:
     """
     if platform() != "tpu":
         return f"a program for {platform()!r}, allowed: for 'tpu'"
+    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
+        return "a program with jax_enable_x64, allowed: without"
     if not {queries.dtype, keys.dtype} <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)}:
         return f"queries of {queries.dtype} and keys of {keys.dtype}, allowed: float32 or bfloat16"
     sizes = dict(jax.sharding.get_abstract_mesh().shape)
-    if sizes.get(head_axis, 1) > 1 and not _splits_heads(queries, keys, head_axis):
+    if queries.shape[2] % sizes.get(head_axis, 1) or keys.shape[2] % sizes.get(head_axis, 1):
         devices = f"the {sizes[head_axis]} devices of the mesh axis {head_axis!r}"
         return f"{queries.shape[2]} heads and {keys.shape[2]} key heads, allowed: multiples of {devices}"
-    others = [size for name, size in sizes.items() if name != head_axis and size > 1]
-    if others and not row_axes(queries.shape[0], head_axis):
+    if queries.shape[0] % math.prod(size for name, size in sizes.items() if name != head_axis):
         return f"{queries.shape[0]} rows, allowed: a multiple of the devices of a mesh {sizes} that share rows"
     return ""
-
-
-def platform() -> str:
-    """Returns the name of the platform that the program at hand is traced for, such as 'cpu' or 'tpu': that of the mesh
-    (`jax.set_mesh`), which may be a topology without devices, otherwise of the default device.
-    """
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
-
-
-def device_kind() -> str:
-    """Returns the kind of the devices that the program at hand is traced for, such as 'TPU v5 lite'."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.devices()[0].device_kind if device is None else device.device_kind
-
-
-def _splits_heads(queries: Array, keys: Array, head_axis: str) -> bool:
-    """Returns whether a mesh axis of more than one device splits the heads."""
-    size = dict(jax.sharding.get_abstract_mesh().shape).get(head_axis, 1)
-    return size > 1 and queries.shape[2] % size == 0 and keys.shape[2] % size == 0
 
 
 def _attend(

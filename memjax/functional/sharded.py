@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from memjax.functional.attention import scale_queries
+from memjax.functional.devices import platform
 from memjax.functional.fifo import check_ring, read_window, ring_append, write_window
 from memjax.functional.named_operations import operation
 from memjax.functional.neighbors import gather_slots, select_neighbors
@@ -141,7 +142,7 @@ def sharded_neighbors(
         return _neighbors_partial(queries, keys, values, ids, real, scale, lambda x: x, dropout_rate, dropout_key)
     factor = jnp.asarray(queries.shape[-1] ** -0.5 if scale is None else scale)
     factor = jnp.broadcast_to(factor.astype(jnp.promote_types(queries.dtype, jnp.float32)), (heads,))
-    rows = row_axes(queries.shape[0], slot_axis)
+    rows = _row_axes(queries.shape[0], slot_axis)
     split_heads = heads % shards == 0  # then queries arrive, and results leave, with their heads split
 
     def on_shard(
@@ -253,10 +254,14 @@ def sharded_append(
     active: Bool[Array, " batch"] | None = None,
     *,
     slot_axis: str,
+    head_axis: str = "",
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
     """Returns a ring, split over the mesh axis `slot_axis`, with new entries written as `ring_append` does. Every
     device writes to its own slots.
+
+    For a ring that is not split, the compiler of TPUs would change the layout of all slots and back again: there, every
+    device writes to its own rows and heads.
 
     Args:
       slots: The ring with the slots at `axis`, split over `slot_axis`.
@@ -265,6 +270,7 @@ def sharded_append(
       cursor: int32 `[batch]`, slot that the first entry goes to.
       active: bool `[batch]`, rows to write. Other rows stay bit for bit. None for all rows.
       slot_axis: Name of the mesh axis over which the slots are split.
+      head_axis: Name of the mesh axis over which axis 1 is split instead, where it has heads. Empty for none.
       axis: Axis of the slots in the array `slots`, 1 or more.
 
     Example:
@@ -273,12 +279,15 @@ def sharded_append(
     """
     check_ring(slots, axis, cursor, active, new=new)
     memory, length = slots.shape[axis], new.shape[axis]
-    if num_shards(slot_axis, memory) == 1:
+    is_split = num_shards(slot_axis, memory) > 1
+    if not is_split and not _writes_by_device(slots, head_axis):
         return ring_append(slots, new, cursor, active, axis=axis)
     if length > memory:
         new = lax.slice_in_dim(new, length - memory, length, axis=axis)
         cursor = (cursor + length - memory) % memory
-    return _write(slots, new, cursor, active, slot_axis, axis, split=False)
+    if is_split:
+        return _write(slots, new, cursor, active, slot_axis, axis, split=False)
+    return _write_rows(slots, new, cursor, active, head_axis, axis)
 
 
 @operation
@@ -318,7 +327,7 @@ def sharded_save(
         local_places, _ = _window_places(part, cursor, length, memory, slot_axis, axis)
         return jax.vmap(lambda row, place: jnp.take(row, place, axis=axis - 1, mode="clip"))(part, local_places)
 
-    rows = row_axes(slots.shape[0], slot_axis)
+    rows = _row_axes(slots.shape[0], slot_axis)
     ring = _ring_spec(rows, slot_axis, axis)
     return jax.shard_map(on_shard, in_specs=(ring, PartitionSpec(rows or None)), out_specs=ring)(slots, cursor)
 
@@ -331,6 +340,7 @@ def sharded_restore(
     active: Bool[Array, " batch"] | None = None,
     *,
     slot_axis: str,
+    head_axis: str = "",
     axis: int = 1,
 ) -> Shaped[Array, "..."]:
     """Returns the ring with the slots written back that `sharded_save` has saved at the same cursor. It needs no
@@ -342,6 +352,7 @@ def sharded_restore(
       cursor: int32 `[batch]`, first slot to restore, as passed to `sharded_save`.
       active: bool `[batch]`, rows to restore. Other rows stay bit for bit. None for all rows.
       slot_axis: Name of the mesh axis over which the slots are split.
+      head_axis: Name of the mesh axis over which axis 1 is split instead. See `sharded_append`.
       axis: Axis of the slots in the array `slots`.
 
     Example:
@@ -351,9 +362,11 @@ def sharded_restore(
       [[1 0 3]]
     """
     check_ring(slots, axis, cursor, active, saved=saved)
-    if num_shards(slot_axis, slots.shape[axis]) == 1:
-        return write_window(slots, saved, cursor, active, axis=axis)
-    return _write(slots, saved, cursor, active, slot_axis, axis, split=True)
+    if num_shards(slot_axis, slots.shape[axis]) > 1:
+        return _write(slots, saved, cursor, active, slot_axis, axis, split=True)
+    if _writes_by_device(slots, head_axis):
+        return _write_rows(slots, saved, cursor, active, head_axis, axis)
+    return write_window(slots, saved, cursor, active, axis=axis)
 
 
 def _write(
@@ -363,26 +376,54 @@ def _write(
     memory = slots.shape[axis]
 
     def on_shard(part: Array, new: Array, cursor: Array, active: Array) -> Array:
-        lead, size, length = part.shape[:axis], part.shape[axis], new.shape[axis]
-        local_places, inside = _window_places(part, cursor, length, memory, slot_axis, axis)
-        aligned = lambda x: x.reshape(-1, *(1,) * (axis - 1), length)  # [batch, 1..., length]
-        # All rings are one long list of slots: for a scatter into each ring the TPU compiler changes the layout of the
-        # whole ring before and after. Entries of other devices are written beyond the end and so dropped, each at its
-        # own index, as `unique_indices` promises.
-        first = jnp.arange(math.prod(lead), dtype=local_places.dtype).reshape(*lead, 1) * size
-        beyond = jnp.arange(math.prod(lead) * length, dtype=local_places.dtype).reshape(*lead, length)
-        index = jnp.where(
-            aligned(inside & active[:, None]), first + aligned(local_places), math.prod(lead) * size + beyond
-        )
-        flat, entries = (x.reshape(-1, *x.shape[axis + 1 :]) for x in (part, new))
-        return flat.at[index.reshape(-1)].set(entries, unique_indices=True, mode="drop").reshape(part.shape)
+        local_places, inside = _window_places(part, cursor, new.shape[axis], memory, slot_axis, axis)
+        return _write_places(part, new, local_places, inside & active[:, None], axis)
 
-    rows = row_axes(slots.shape[0], slot_axis)
+    rows = _row_axes(slots.shape[0], slot_axis)
     ring, by_row = _ring_spec(rows, slot_axis, axis), PartitionSpec(rows or None)
     active = jnp.ones(cursor.shape, bool) if active is None else active
     return jax.shard_map(on_shard, in_specs=(ring, ring if split else by_row, by_row, by_row), out_specs=ring)(
         slots, new.astype(slots.dtype), cursor, active
     )
+
+
+def _write_rows(slots: Array, new: Array, cursor: Array, active: Array | None, head_axis: str, axis: int) -> Array:
+    """Writes on every device the entries of its own rows and heads."""
+    memory, length = slots.shape[axis], new.shape[axis]
+
+    def on_shard(part: Array, new: Array, cursor: Array, active: Array) -> Array:
+        places = (cursor[:, None] + jnp.arange(length, dtype=cursor.dtype)[None]) % memory
+        return _write_places(part, new, places, jnp.broadcast_to(active[:, None], places.shape), axis)
+
+    rows = _row_axes(slots.shape[0], head_axis)
+    by_row, ring = PartitionSpec(rows or None), PartitionSpec(rows or None, *([head_axis] if head_axis else []))
+    active = jnp.ones(cursor.shape, bool) if active is None else active
+    return jax.shard_map(on_shard, in_specs=(ring, ring, by_row, by_row), out_specs=ring, check_vma=False)(
+        slots, new.astype(slots.dtype), cursor, active
+    )
+
+
+def _writes_by_device(slots: Array, head_axis: str) -> bool:
+    """Returns whether every device of a mesh of TPUs has whole rows and heads of a ring."""
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    if not sizes or platform() != "tpu":
+        return False
+    shared = math.prod(size for name, size in sizes.items() if name != head_axis)
+    return slots.shape[0] % shared == 0 and (not head_axis or slots.shape[1] % sizes.get(head_axis, 1) == 0)
+
+
+def _write_places(part: Array, new: Array, places: Array, written: Array, axis: int) -> Array:
+    """Writes entries to the slots `places` of every row, where `written`, both `[batch, length]`."""
+    lead, size, length = part.shape[:axis], part.shape[axis], new.shape[axis]
+    aligned = lambda x: x.reshape(-1, *(1,) * (axis - 1), length)  # [batch, 1..., length]
+    # All rings are one long list of slots: for a scatter into each ring the TPU compiler changes the layout of the
+    # whole ring before and after. Other entries are written beyond the end and so dropped, each at its own index, as
+    # `unique_indices` promises.
+    first = jnp.arange(math.prod(lead), dtype=places.dtype).reshape(*lead, 1) * size
+    beyond = jnp.arange(math.prod(lead) * length, dtype=places.dtype).reshape(*lead, length)
+    index = jnp.where(aligned(written), first + aligned(places), math.prod(lead) * size + beyond)
+    flat, entries = (x.reshape(-1, *x.shape[axis + 1 :]) for x in (part, new))
+    return flat.at[index.reshape(-1)].set(entries, unique_indices=True, mode="drop").reshape(part.shape)
 
 
 def _window_places(
@@ -476,7 +517,7 @@ def _dropout(weights: Array, rate: float, key: Array | None) -> Array:
     return jnp.where(jax.random.bernoulli(key, 1.0 - rate, weights.shape), weights / (1.0 - rate), 0)
 
 
-def row_axes(batch: int, slot_axis: str) -> tuple[str, ...]:
+def _row_axes(batch: int, slot_axis: str) -> tuple[str, ...]:
     """Returns the mesh axes over which batch rows are split: all others, or none if they do not divide the rows."""
     sizes = {name: size for name, size in jax.sharding.get_abstract_mesh().shape.items() if name != slot_axis}
     return () if batch % math.prod(sizes.values()) else tuple(name for name, size in sizes.items() if size > 1)

@@ -15,7 +15,8 @@ from jaxtyping import Array
 from memjax.axes import MODEL
 from memjax.functional.attention import attention_with_weights
 from memjax.functional.block_attention import block_attention
-from memjax.functional.fused_attention import device_kind, fused_attention, platform
+from memjax.functional.devices import device_kind, platform
+from memjax.functional.fused_attention import fused_attention
 from memjax.functional.named_operations import operation
 from memjax.typing import Aux, Mask, WeightedSum
 
@@ -29,7 +30,7 @@ ON_CHIP = ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "TPU v6e")
 
 
 class AttentionWeights(NamedTuple):
-    """What a program has kept of the attention weights of a segment.
+    """Attention weights of a segment, or where a program does not keep them, sums of them.
 
     Attributes:
       weights: `[batch, heads, rows, total]`, all weights before dropout. None where they were never all in memory.

@@ -87,14 +87,15 @@ def write(state: MemorizingState, segment: TokenProjections, *, policy: WritePol
             )
         cache = where_rows(active, jax.tree.map(shift_append, cache, segment), cache)
     if isinstance(memory, KeyValueMemory):
-        append = lambda ring, new, axis: sharded_append(
-            ring, new.astype(ring.dtype), memory.cursor, active, slot_axis=memory.slot_axis, axis=axis
+        append = lambda ring, new, axis, **axes: sharded_append(
+            ring, new.astype(ring.dtype), memory.cursor, active, axis=axis, **axes
         )
+        by_row, by_head = {"slot_axis": memory.slot_axis}, memory.mesh_axes
         memory = KeyValueMemory(
-            append(memory.keys, jnp.swapaxes(entries.keys, 1, 2), 2),
-            append(memory.values, jnp.swapaxes(entries.values, 1, 2), 2),
-            append(memory.valid, entries.valid, 1),
-            jax.tree.map(lambda ring, new: append(ring, new, 1), memory.positions, entries.positions),
+            append(memory.keys, jnp.swapaxes(entries.keys, 1, 2), 2, **by_head),
+            append(memory.values, jnp.swapaxes(entries.values, 1, 2), 2, **by_head),
+            append(memory.valid, entries.valid, 1, **by_row),
+            jax.tree.map(lambda ring, new: append(ring, new, 1, **by_row), memory.positions, entries.positions),
             advance_cursor(memory.cursor, jnp.where(active, length, 0), memory.valid.shape[1]),
             memory.slot_axis,
         )

@@ -132,8 +132,8 @@ def read_neighbors(
     heads, keys = queries.shape[2], memory.keys.astype(queries.dtype)
     by_head = jnp.swapaxes(group_queries(queries, keys.shape[1]), 1, 2)
     search: dict[str, Any] = {"method": method, "recall_target": recall_target}
-    ids, real, found = select_scored_neighbors(by_head, keys, memory.valid, number, **search)
-    scores = neighbor_scores(by_head, keys, ids, real, found)
+    ids, real, products = select_scored_neighbors(by_head, keys, memory.valid, number, **search)
+    scores = neighbor_scores(by_head, keys, ids, real, products)
     values = gather_slots(memory.values, ids).astype(queries.dtype)
     scores, values, real = (ungroup_heads(leaf, heads) for leaf in (scores, values, real))
     if reads_empty_slots:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from memjax.axes import axes_of
+from memjax.axes import MODEL, axes_of
 from memjax.functional.fifo import order_after
 from memjax.functional.sharded import sharded_restore, sharded_save
 from memjax.typing import Leaf, Rows, tree_dataclass
@@ -54,6 +54,11 @@ class KeyValueMemory:
     cursor: Leaf
     slot_axis: str = dataclasses.field(default="", metadata={"static": True})
 
+    @property
+    def mesh_axes(self) -> dict[str, str]:
+        """Names of the mesh axes over which the slots, or if they are not split the heads, of keys and values are."""
+        return {"slot_axis": self.slot_axis, "head_axis": "" if self.slot_axis else MODEL}
+
     def save(self, start_of_document: Rows, length: int) -> tuple[KeyValueMemory, SavedWindow]:
         """Returns this memory, to use from now on, and a `SavedWindow` of the slots that a segment of `length` tokens
         will overwrite.
@@ -73,7 +78,7 @@ class KeyValueMemory:
         of the `SavedWindow` are written back.
         """
         rows = jnp.broadcast_to(~ok, saved.start.shape)
-        put = lambda ring, window: sharded_restore(ring, window, saved.start, rows, slot_axis=self.slot_axis, axis=2)
+        put = lambda ring, window: sharded_restore(ring, window, saved.start, rows, **self.mesh_axes, axis=2)
         valid, positions, cursor = jax.tree.map(
             lambda new, old: jnp.where(ok, new, old),
             (self.valid, self.positions, self.cursor),

@@ -203,8 +203,8 @@ class ModelSettings(TransformerBase):
             _check_heads(self.num_heads, self.dim)
         kinds = ("auto", *self.attention.implementations)
         allowed = f"one of {', '.join(kinds)} with {self.attention_kind}"
-        given = self.attention_implementation
-        require(given in kinds, "model.attention_implementation", given, allowed)
+        program = self.attention_implementation
+        require(program in kinds, "model.attention_implementation", program, allowed)
         fits = self.positions == "none" or self.dim % 2 == 0
         require(fits, "model.dim", self.dim, "an even number (sines and cosines of model.positions)")
         decodes = not self.translates and not config.task.needs_text_encoder

@@ -318,8 +318,8 @@ def model_for_fingerprint(model: Any) -> Any:
     """
     values = in_saved_names(config_to_dict(model))
     added = ADDED.get(values["type"], {})
-    kept = lambda name: name not in added or values[name] != added[name]
-    return {name: value for name, value in values.items() if f"model.{name}" not in IGNORED and kept(name)}
+    has_effect = lambda name: name not in added or values[name] != added[name]
+    return {name: value for name, value in values.items() if f"model.{name}" not in IGNORED and has_effect(name)}
 
 
 def config_from_dict(value: Any) -> Any:

@@ -4,6 +4,7 @@ A program of its own (`python -m tests.functional.sharded_cases`), since the num
 """
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -146,8 +147,12 @@ def dropout() -> dict:
 # Rings
 
 
-def rings(mesh_shape) -> dict:
-    """Writes of every place and length, idle rows, several layers at once; what they send, and what a restore gives."""
+def rings(mesh_shape, *, split: str = "slots") -> dict:
+    """Writes of every place and length, idle rows, several layers at once; what they send, and what a restore gives.
+    With `split="heads"` every device writes to its own rows and heads, as on TPUs.
+    """
+    by_device = split == "heads"
+    importlib.import_module("memjax.functional.sharded").platform = lambda: "tpu" if by_device else "cpu"
     mesh = make_mesh(mesh_shape)
     layers, rows, heads, slots = 2, 4, 2, 16
     rng = np.random.default_rng(0)
@@ -158,18 +163,21 @@ def rings(mesh_shape) -> dict:
         draw = (lambda shape: rng.normal(size=shape)) if axis == 2 else (lambda shape: rng.random(shape) < 0.5)
         ring, new = draw(shape(slots)), draw(shape(length))
 
-        def append(ring, new, cursor, axis=axis):
-            return functional.sharded_append(ring, new, cursor, active, slot_axis="model", axis=axis)
+        axes = {"slot_axis": "", "head_axis": "model" if axis == 2 else ""} if by_device else {"slot_axis": "model"}
 
-        def undo(ring, new, cursor, axis=axis, length=length, append=append):
+        def append(ring, new, cursor, axis=axis, axes=axes):
+            return functional.sharded_append(ring, new, cursor, active, axis=axis, **axes)
+
+        def undo(ring, new, cursor, axis=axis, length=length, append=append, axes=axes):
             window = min(length, slots)
             start = (cursor + length - window) % slots
-            saved = functional.sharded_save(ring, start, window, slot_axis="model", axis=axis)
+            saved = functional.sharded_save(ring, start, window, slot_axis=axes["slot_axis"], axis=axis)
             written = append(ring, new, cursor)
-            return functional.sharded_restore(written, saved, start, active, slot_axis="model", axis=axis)
+            return functional.sharded_restore(written, saved, start, active, axis=axis, **axes)
 
         expect = jax.jit(jax.vmap(lambda r, n, c, a=axis: functional.ring_append(r, n, c, active, axis=a)))
-        place = NamedSharding(mesh, P(None, ROWS, *(None,) * (axis - 1), "model"))
+        middle = () if by_device and axis == 1 else ("model",) if by_device else (*(None,) * (axis - 1), "model")
+        place = NamedSharding(mesh, P(None, ROWS, *middle))
         by_row = NamedSharding(mesh, P(None, ROWS))
         with jax.set_mesh(mesh):
             inputs = (place, by_row, by_row)
@@ -186,6 +194,34 @@ def rings(mesh_shape) -> dict:
             for f in both:
                 out["sent"] += collectives(f.as_text())
     return out
+
+
+def fused(mesh_shape) -> dict:
+    """The kernel of attention, interpreted, on rows and heads of every device, and what it sends."""
+    mesh = make_mesh(mesh_shape)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    queries, keys, values = draw(4, 6, 4, 8), draw(4, 20, 2, 8), draw(4, 20, 2, 8)
+    valid = rng.random((4, 20)) < 0.7
+    seen = functional.visibility(6, jnp.asarray(valid[:, :14]), jnp.asarray(valid[:, 14:]))
+
+    def plain(queries, keys, values):
+        return jnp.square(functional.attention(queries, keys, values, mask=seen)).sum()
+
+    def kernel(queries, keys, values):
+        output = functional.fused_attention(queries, keys, values, valid, head_axis="model", interpret=True)
+        return jnp.square(output).sum()
+
+    expected = jax.value_and_grad(plain, (0, 1, 2))(*map(jnp.asarray, (queries, keys, values)))
+    place = NamedSharding(mesh, P(ROWS, None, "model"))
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(jax.value_and_grad(kernel, (0, 1, 2)), in_shardings=(place,) * 3)
+        compiled = compiled.lower(queries, keys, values).compile()
+        found = compiled(*jax.device_put((queries, keys, values), place))
+    return {
+        "difference": largest(found, expected),
+        "sent": [sent for sent in collectives(compiled.as_text()) if sent[1]],
+    }
 
 
 # The attention part
@@ -352,10 +388,19 @@ CASES = {
     "rings_1_1_8": lambda: rings((1, 1, 8)),
     "rings_2_1_4": lambda: rings((2, 1, 4)),
     "rings_2_2_2": lambda: rings((2, 2, 2)),
+    "rows_2_2_2": lambda: rings((2, 2, 2), split="heads"),
+    "rows_4_1_2": lambda: rings((4, 1, 2), split="heads"),
+    "fused_2_2_2": lambda: in_float32(fused, (2, 2, 2)),
+    "fused_4_1_2": lambda: in_float32(fused, (4, 1, 2)),
     "part": part,
     "train": train,
     "traffic": traffic,
 }
+
+
+def in_float32(case, *arguments) -> dict:
+    with jax.enable_x64(False):
+        return case(*arguments)
 
 
 def main(names: list[str]) -> None:

@@ -74,12 +74,19 @@ def test_dropout_draws_for_every_shard_and_row(case):
 
 
 @pytest.mark.slow
-@of("rings_1_1_8", "rings_2_1_4", "rings_2_2_2")
+@of("rings_1_1_8", "rings_2_1_4", "rings_2_2_2", "rows_2_2_2", "rows_4_1_2")
 def test_rings_are_written_where_they_are(case):
     """Past the end, over several shards, more entries than slots; idle rows stay, and a restore undoes all of it."""
     assert case["appended"] and case["restored"] and case["in_place"]
     assert case["sent"] == []
     assert case["ran"] == 6
+
+
+@pytest.mark.slow
+@of("fused_2_2_2", "fused_4_1_2")
+def test_every_device_computes_the_attention_of_its_own_rows_and_heads(case):
+    assert case["difference"] < 1e-4
+    assert case["sent"] == []  # but the sum of the loss
 
 
 @pytest.mark.slow
