@@ -78,6 +78,8 @@ def get_config(variant: str = "default") -> Config:
             evaluate_every=10_000,
         ),
         evaluation=Evaluation(batch_size=64),
+        # Parameters and moments over all chips: of so few rows a chip, they would be most of the traffic of its HBM.
+        sharding=Sharding(data=1, fsdp=0),
     )
     match variant:
         case "default" | "200m":
@@ -99,7 +101,7 @@ def get_config(variant: str = "default") -> Config:
             config.data = Data(source=PythonLibrary(), tokenizer=Bytes(), batch_size=2, segment_length=16)
             rsqrt = Schedule(learning_rate=0.01, warmup_steps=2, decay="rsqrt")
             config.training = Training(steps=4, schedule=rsqrt, log_every=1)
-            config.evaluation = Evaluation(batch_size=2, max_segments=4)
+            config.evaluation, config.sharding = Evaluation(batch_size=2, max_segments=4), Sharding()
     return config
 
 

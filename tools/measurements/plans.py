@@ -60,6 +60,8 @@ LEARNERS: dict[str, list[str]] = {
 """likewise of learners of tasks: every kind of update, and the parts that count by themselves"""
 SEARCHES: dict[str, list[str]] = {
     "200m_mesh": [*BASE[1:], "--topology", "v5e:4x4", "--mesh", "auto", "--candidates", "5"],
+    "1b_mesh": [*BASE[1:], "--variant", "1b", "--topology", "v6e:16x16", "--mesh", "auto", "--candidates", "4"],
+    "8b_mesh": [*BASE[1:], "--variant", "8b", "--topology", "v6e:16x16", "--mesh", "auto", "--candidates", "4"],
 }
 """name -> options of `memjax plan` for a search of the mesh, the rows and the rematerialisation"""
 
