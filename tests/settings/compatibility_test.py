@@ -47,6 +47,14 @@ def test_settings_saved_by_an_earlier_version_are_read(name):
     assert config_from_dict(SAVED[name]) == getattr(configs, earlier_names.CLASSES.get(name, name))()
 
 
+def test_the_program_that_rotary_attention_named_has_no_effect_any_more():
+    assert config_from_dict({**config_to_dict(configs.Rotary()), "implementation": "plain"}) == configs.Rotary()
+
+
+def test_the_program_of_attention_is_in_no_fingerprint():
+    assert model_for_fingerprint(Model(attention_implementation="blocks")) == model_for_fingerprint(Model())
+
+
 @pytest.mark.parametrize(
     ("model", "digest"),
     [

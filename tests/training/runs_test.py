@@ -156,6 +156,8 @@ def test_another_config_is_refused_with_the_difference(tmp_path):
     open_directory(config).close()
     moved = dataclasses.replace(config, data=dataclasses.replace(config.data, cache_dir="/elsewhere"))
     open_directory(moved).close()
+    by_blocks = dataclasses.replace(config, model=dataclasses.replace(config.model, attention_implementation="blocks"))
+    open_directory(by_blocks).close()  # another program for the same attention
     other = dataclasses.replace(config, training=Training(clip_norm=2.0))
     with pytest.raises(
         ValueError, match="another config, training.clip_norm = 1.0 there and 2.0 here; give another name"
