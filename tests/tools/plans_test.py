@@ -28,10 +28,10 @@ def test_every_learner_has_its_measurement_and_a_line_for_each_program():
 
 
 def test_what_does_not_fit_fits_when_it_is_changed_as_advised():
-    (before,), (after,) = (apart(KNOWN[name].facts) for name in ("200m_256_rows", "200m_256_rows_changed"))
+    (before,), (after,) = (apart(KNOWN[name].facts) for name in ("200m_512_rows", "200m_512_rows_changed"))
     assert not before["fits"] and after["fits"]
     advised = [tip["change"] for tip in before["tips"] if tip["enough"]]
-    assert any(change in KNOWN["200m_256_rows_changed"].command for change in advised)
+    assert any(change in KNOWN["200m_512_rows_changed"].command for change in advised)
 
 
 def test_a_command_that_is_refused_adds_nothing(monkeypatch, tmp_path):

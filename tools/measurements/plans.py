@@ -20,9 +20,9 @@ from tools.results.ledger import Book, measured, together
 BASE = ["plan", "--config", "memorizing_scale"]
 PLANS: dict[str, list[str]] = {
     "200m": ["--topology", "v5e-16", "--sweep", "memory_length=8192,65536,262144"],
-    "200m_256_rows": ["--topology", "v5e-16", "--data.batch-size", "256", "--sweep", "memory_length=65536"],
-    "200m_256_rows_changed": [
-        *("--topology", "v5e-16", "--data.batch-size", "256", "--training.remat", "per_layer"),
+    "200m_512_rows": ["--topology", "v5e-16", "--data.batch-size", "512", "--sweep", "memory_length=65536"],
+    "200m_512_rows_changed": [
+        *("--topology", "v5e-16", "--data.batch-size", "512", "--training.remat", "per_layer"),
         *("--sweep", "memory_length=65536"),
     ],
     "1b": ["--variant", "1b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],

@@ -166,7 +166,7 @@ def _infinity_former(known: Known) -> str:
 def _plans(known: Known) -> str:
     records = [
         r
-        for name in ("200m", "200m_256_rows", "200m_256_rows_changed", "1b", "8b")
+        for name in ("200m", "200m_512_rows", "200m_512_rows_changed", "1b", "8b")
         for r in apart(known.facts("plan", name))
     ]
     heads = ["Memorizing Transformer", "slots", "slice", "rows", "GiB of a chip: state, temporaries, in all", "limit"]
