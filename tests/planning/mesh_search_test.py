@@ -282,7 +282,7 @@ def test_nothing_that_fits_is_one_line():
         (["--mesh", "auto", "--what", "eval"], "--mesh: given auto with --what eval, allowed: auto for the training"),
         (["--mesh", "auto", "--candidates", "0"], "--candidates: given 0, allowed: an integer of at least 1"),
         (["--candidates", "3"], "--candidates: given 3 without --mesh auto, allowed: with it"),
-        (["--mesh", "auto", "--sharding.fsdp", "3"], "sharding: given data x fsdp x model = 0 x 3 x 1, allowed: "),
+        (["--mesh", "auto", "--sharding.fsdp", "3"], "sharding: given data x fsdp x model = 1 x 3 x 1, allowed: "),
     ],
 )
 def test_a_mistake_is_one_line(words, line, capsys):
