@@ -147,12 +147,18 @@ def dropout() -> dict:
 # Rings
 
 
+WRITE_ROWS = importlib.import_module("memjax.functional.sharded")._write_rows
+
+
 def rings(mesh_shape, *, split: str = "slots") -> dict:
     """Writes of every place and length, idle rows, several layers at once; what they send, and what a restore gives.
     With `split="heads"` every device writes to its own rows and heads, as on TPUs.
     """
     by_device = split == "heads"
-    importlib.import_module("memjax.functional.sharded").platform = lambda: "tpu" if by_device else "cpu"
+    module = importlib.import_module("memjax.functional.sharded")
+    module.platform = lambda: "tpu" if by_device else "cpu"
+    write, writes = WRITE_ROWS, []
+    module._write_rows = lambda *arguments: writes.append(1) or write(*arguments)
     mesh = make_mesh(mesh_shape)
     layers, rows, heads, slots = 2, 4, 2, 16
     rng = np.random.default_rng(0)
@@ -193,7 +199,7 @@ def rings(mesh_shape, *, split: str = "slots") -> dict:
                 out["ran"] += 1
             for f in both:
                 out["sent"] += collectives(f.as_text())
-    return out
+    return {**out, "writes_by_device": len(writes)}
 
 
 def fused(mesh_shape) -> dict:

@@ -74,12 +74,21 @@ def test_dropout_draws_for_every_shard_and_row(case):
 
 
 @pytest.mark.slow
-@of("rings_1_1_8", "rings_2_1_4", "rings_2_2_2", "rows_2_2_2", "rows_4_1_2")
-def test_rings_are_written_where_they_are(case):
+@pytest.mark.parametrize(
+    "case, writes",
+    [
+        *(pytest.param(name, 0, id=name) for name in ("rings_1_1_8", "rings_2_1_4", "rings_2_2_2")),
+        # two rings of keys, each appended twice and restored once; a ring without heads has too few rows for the mesh
+        *(pytest.param(name, 6, id=name) for name in ("rows_2_2_2", "rows_4_1_2")),
+    ],
+    indirect=["case"],
+)
+def test_rings_are_written_where_they_are(case, writes):
     """Past the end, over several shards, more entries than slots; idle rows stay, and a restore undoes all of it."""
     assert case["appended"] and case["restored"] and case["in_place"]
     assert case["sent"] == []
     assert case["ran"] == 6
+    assert case["writes_by_device"] == writes
 
 
 @pytest.mark.slow
