@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from memjax.config import Config
 from memjax.planning.topologies import Topology
 from memjax.settings.checks import validate
-from memjax.settings.model import TransformerBase
 from memjax.settings.overrides import UsageError, apply_overrides
 from memjax.training.sharding import mesh_shape
 
@@ -132,7 +131,7 @@ def candidates_of(config: Config, topology: Topology) -> list[Candidate]:
     groups = training.num_microbatches
     rows = groups * max(config.data.batch_size // (shape[0] * shape[1] * groups), 1)
     configured = Candidate(*shape, rows, training.remat)
-    heads = config.model.num_heads if isinstance(config.model, TransformerBase) else 1
+    heads = config.model.num_heads
     # Within a single segment, recomputing all of it saves nothing.
     remats = [remat for remat in RECOMPUTED if training.segments_per_update > 1 or not remat.startswith("segment")]
     remats = [

@@ -17,7 +17,6 @@ from memjax.config import Config
 from memjax.planning.advice import bytes_needed
 from memjax.planning.mesh_candidates import RECOMPUTED, Candidate, candidates_of, describe, needs_at_least
 from memjax.planning.topologies import GIB, Topology
-from memjax.settings.model import TransformerBase
 
 SAVED = {"none": 1.0, "per_layer": 0.25, "segment": 0.5, "segment_nested": 0.2}
 """Setting of `training.remat` -> guessed share of the activations that are saved, until one is compiled."""
@@ -121,7 +120,7 @@ def read_sizes(config: Config, compiled: CompiledCandidate, topology: Topology) 
     own_rows = candidate.rows / candidate.model
     model = config.model
     width = 2 if model.compute_dtype == "bfloat16" else 4
-    hidden = model.dim * model.num_layers if isinstance(model, TransformerBase) else 0
+    hidden = model.residual_entries
     sizes = StepSizes(
         parameters=parameters,
         state=state,

@@ -63,6 +63,8 @@ class ModelBase(Settings):
       logit_divisor: Divisor of the scores of the vocabulary.
       logit_cap: Limit of the scores of the vocabulary. 0 for none.
       attention_implementation: Program that computes attention, 'reference' where there is no choice.
+      num_heads: Number of attention heads. 1 for a model without.
+      residual_entries: Entries of the residual stream of a token in all layers. 0 for a model without.
       first_trained_layer: Number of lowest layers that a text encoder leaves out. 0 for the whole model.
       head: Learning of classes: 'softmax' = by gradients, 'bayes' = by sums of counts.
     """
@@ -77,6 +79,8 @@ class ModelBase(Settings):
     logit_divisor = 1.0
     logit_cap = 0.0
     attention_implementation = "reference"
+    num_heads = 1
+    residual_entries = 0
     first_trained_layer = 0
 
     @property
@@ -134,6 +138,10 @@ class TransformerBase(ModelBase):
     """feed-forward part of the layers"""
     output: OutputKind = field(default_factory=Softmax)
     """embeddings and softmax, with a memory at the output if there is one"""
+
+    @property
+    def residual_entries(self) -> int:
+        return self.dim * self.num_layers
 
     @property
     def scans(self) -> bool:
