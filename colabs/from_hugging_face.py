@@ -291,8 +291,9 @@ for number, (name, fields) in enumerate(MEMORIES.items()):
     train(settings)
 
 # %% [markdown]
-# What has it given? Every model reads the same held-out articles. The error is that of the mean over articles: an
-# article is worth more as evidence than its tokens one by one.
+# What has it given? Every model reads the same held-out articles. The error is that of the mean over articles, since
+# tokens of one article are no independent evidence. Each model is trained once, so that the error says nothing of
+# other seeds.
 
 # %%
 from memjax.data import AnnotatedDocuments
@@ -331,8 +332,7 @@ plt.show()
 
 # %% [markdown]
 # So short a training teaches a new memory little or nothing, and the error says how much of it is luck.
-# `tools/results/tables/gpt2_wikitext.md` of a checkout has the numbers of a longer one. The cache needs none, and is
-# worth trying first.
+# `tools/results/tables/gpt2_wikitext.md` of a checkout has the numbers of a longer one. The cache needs none.
 #
 # ## Out
 #

@@ -251,11 +251,11 @@ assert bits["with the store of code"] < 0.97 * bits["model alone"]
 assert bits["with the store of code"] < bits["with the store of articles"]
 
 # %% [markdown]
-# ## Which neighbours helped
+# ## Neighbours of some tokens
 #
-# Some of the tokens that gained most. The first line of each is held-out code: what was read, a bar, the token that
-# came next, and its probability without the store and with it. Under it are the nearest moments of the store: distance,
-# weight, what had been read there, and what came next.
+# Some of the tokens whose probability has risen most. The first line of each is held-out code: what was read, a bar,
+# the token that came next, and its probability without the store and with it. Under it are the nearest moments of the
+# store: distance, weight, what had been read there, and what came next.
 
 # %%
 from memjax.data import AnnotatedDocuments

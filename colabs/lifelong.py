@@ -184,8 +184,8 @@ plain = train(settings("plain", config.Sequential()))
 
 # %% [markdown]
 # Every task is scored after every task. In the matrix a row is a moment and a column a task: what has been learned last
-# is known, everything before is at 0. The model has not become worse at seeing a 0: the head does not answer with 0 any
-# more.
+# is known, everything before is at 0. The model may still tell a 0 from other digits: the head does not answer with 0
+# any more.
 
 # %%
 names = [f"{first} or {second}" for first, second in today]
@@ -201,13 +201,13 @@ assert plain.matrix[-1, :-1].max() < 0.5
 # What can be done, and what is kept for it:
 #
 # - **EWC** keeps how much each parameter mattered, and holds those that did.
-# - **A-GEM** keeps 100 pictures, and takes no step that would make their mean loss worse.
-# - **GEM** keeps 25 pictures of each task, and takes no step that would make any task worse.
+# - **A-GEM** keeps 100 pictures, and takes no step against the gradient of their mean loss.
+# - **GEM** keeps 25 pictures of each task, and takes no step against the gradient of any of them.
 # - **Replay** keeps 100 pictures, and learns 16 of them again beside every 16 new ones.
 # - **MbPA++** keeps every picture, and replays some now and then. Before it answers it learns the pictures most like
 #   the one that it is asked about, for that answer only.
 #
-# The setting of each is a line. `Joint`, all tasks shuffled together, is what none of them can be expected to beat.
+# The setting of each is a line. `Joint`, all tasks shuffled together, is the upper bound.
 
 # %%
 few = lambda: config.EpisodicMemory(capacity=100)
@@ -256,9 +256,10 @@ plt.show()
 assert min(end[name] for name in ("GEM", "replay", "MbPA++")) > end["plain"] + 0.3
 
 # %% [markdown]
-# With one head for all digits, holding parameters (EWC) or the mean of what is kept (A-GEM) saves little here. A
-# hundred pictures that are learned again, or looked after task by task, save nearly everything. MbPA++ keeps them all,
-# and looks things up. On real texts and with other sizes the order is another one: the tables of results have it.
+# These are runs of one seed and one order, at settings that were not searched. They show what the methods do, and not
+# which one to take. EWC holds parameters, A-GEM the mean of what is kept. GEM looks after the pictures task by task,
+# replay learns them again, and MbPA++ keeps them all and looks things up. The tables of results have orders and seeds,
+# and say where a comparison has a verdict.
 #
 # ## A task tomorrow
 #

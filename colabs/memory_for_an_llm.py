@@ -209,8 +209,8 @@ assert all(bits[text, "memory and sinks"] < bits[text, "segments alone"] for tex
 # ## A cache
 #
 # The cache holds hidden states of the model, each with the token that came next. It has no parameters, and reaches
-# further than the memory: here 1,000 tokens. Its scale is the one that is best on the validation files. A
-# model that has read two trillion tokens gains little or nothing from it.
+# further than the memory: here 1,000 tokens. Its scale is the one that is best on the validation files. What
+# this model makes of it is printed below.
 
 
 # %%

@@ -102,6 +102,7 @@ METHODS = {
     "lamol": make_method_settings("lamol"),
     "shared": make_method_settings("lamol", generation_token="shared"),
     "real": make_method_settings("lamol", sample_source="real"),
+    "equal_replay": make_method_settings("lamol", sample_source="real", lm_loss_weight=0.0),
     "no_replay": make_method_settings("lamol", sample_ratio=0.0, replay_batch_size=8),
 }
 VARIANTS = {
@@ -117,6 +118,7 @@ VARIANTS = {
     "lamol": "LAMOL with a token for each task, and 0.2 of the examples of a task generated of earlier ones",
     "shared": "LAMOL with one token for all tasks",
     "real": "LAMOL with real examples instead of generated ones, its upper bound",
+    "equal_replay": "replay of as many real examples as LAMOL generates, without the loss of texts",
     "no_replay": "LAMOL that generates nothing: only the loss of whole texts is left",
     "four": "LAMOL on WikiSQL, SST, QA-SRL, WOZ",
     "five": "LAMOL on SQuAD, WikiSQL, SST, QA-SRL, WOZ",
@@ -125,7 +127,7 @@ VARIANTS = {
     "texts": "LAMOL on the five text tasks of MbPA++, whose answers are names of classes",
     **{
         f"texts_{method}": f"the variant `{method}` on the five text tasks of MbPA++"
-        for method in ("default", "replay", "mbpa_pp", "multi_task", "single_task")
+        for method in ("default", "replay", "equal_replay", "mbpa_pp", "real", "multi_task", "single_task")
     },
     "pretrained": "the language model that all others start from",
     "paper": "LAMOL at the published size: GPT-2 small, nine epochs",
@@ -148,7 +150,8 @@ def get_config(variant: str = "default") -> Config:
             attention=GPT2(num_positions=96),
             feed_forward=Dense(dim=512, activation="gelu"),
         ),
-        task=Instructions(max_tasks=8, max_answer_length=32),
+        # Names of classes are short, and what an answer may have is lost to its context.
+        task=Instructions(max_tasks=8, max_answer_length=16 if first == "texts" else 32),
         data=Data(
             source=SOURCES[stream[0]],
             # With the marks of eight tasks 4,096 rows of the table, as those of the pretrained model.

@@ -12,7 +12,8 @@ encoder.
 `encoder*` train MiniLM itself on the CSV files of Zhang et al.; RUN is the run that `memjax import` makes from its
 weights. `small*` train an encoder of 2 layers from scratch, for your own texts. `last_two*` train the last two layers
 of MiniLM; the hidden states of the other layers are computed once, and stored in the folder
-`--data.encoder-states-dir`.
+`--data.encoder-states-dir`, one for all orders, methods and numbers of texts (`--lifelong.max-examples-per-task`).
+Files for `encoder*` and `last_two*`: `python -m tools.measurements.vectors five --files`.
 `adapters*` train adapters (LoRA) of MiniLM, or with `--from RUN` of a language model, whose last token is read.
 With `--model.first-trained-layer 24 --data.encoder-states-dir DIR` the first 24 layers are computed once.
 `fourteen*` learn the longer order of Progressive Prompts and O-LoRA on sentence vectors, without Yahoo, whose files are
@@ -32,9 +33,13 @@ Where the values come from
               (tools/results/tables/lifelong_vectors.md)
   ours        on vectors: 384-256-33 where only the head is adapted, all texts of the folders, Adam, and replays
               every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
+              `agem` as if borders between tasks were not told, with a reference of all tasks;
               of `paper` two queries at once, three are the most that a chip of a v5e has room for;
               `small*`: not searched, at least 192 updates a task (tools/results/tables/lifelong_vectors.md);
-              of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each;
+              of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each; of `encoder*`
+              and `last_two*` 100 validation texts a task, of a fifth that is held out, and A-GEM with 8 rows of the
+              memory in every update: every 400 texts it projects too seldom to differ from plain training; their
+              heads read the mean over tokens, as in the training of MiniLM, where those of BERT read the first one;
               of `adapters*` rank 8, 64 tokens a text, 250 texts a task, 4 passes, a rate of 1e-3: not searched
 """
 
@@ -78,7 +83,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "multi_task": ("multi_task", {}),
     "replay": ("replay", {"memory": ALL, "mode": "sparse", "replay_interval": 400}),
     "mixed": ("replay", {"memory": ALL}),
-    "agem": ("agem", {"memory": ALL, "projection_interval": 400}),
+    "agem": ("agem", {"memory": ALL, "projection_interval": 400, "reference_tasks": "all"}),
     "ewc": ("ewc", {"penalty_weight": 1.0}),
     "mas": ("mas", {"penalty_weight": 0.1}),
     "si": ("si", {"penalty_weight": 100.0}),
@@ -104,7 +109,7 @@ WORDS = {
     "multi_task": "all tasks shuffled together",
     "replay": "sparse experience replay",
     "mixed": "experience replay: 32 stored rows beside 32 new ones",
-    "agem": "sparse A-GEM",
+    "agem": "sparse A-GEM, whose reference has texts of all tasks",
     "ewc": "elastic weight consolidation",
     "mas": "memory aware synapses",
     "si": "synaptic intelligence",
@@ -122,7 +127,9 @@ WORDS = {
 VARIANTS = {
     **WORDS,
     "encoder": "plain training of MiniLM on texts",
+    "encoder_single_task": "MiniLM for every task alone",
     "encoder_multi_task": "MiniLM on all texts shuffled together",
+    "encoder_agem": "A-GEM with MiniLM on texts, every update projected",
     "encoder_replay": "MiniLM with sparse experience replay of texts",
     "encoder_mbpa_pp": "MbPA++ with MiniLM on texts",
     "encoder_oml": "OML-ER with MiniLM on texts",
@@ -140,10 +147,15 @@ VARIANTS = {
     "bag_linear": "a linear classifier over hashed pieces of words, 128 stored texts beside 32 new ones, six passes",
     "bag_hidden": "plain training of a hidden layer over hashed pieces of words (`memjax train --tasks --method`)",
     "last_two": "plain training of the last two layers of MiniLM, on stored outputs of the others",
+    "last_two_single_task": "the last two layers of MiniLM for every task alone",
     "last_two_multi_task": "the last two layers of MiniLM on all texts shuffled together",
+    "last_two_agem": "A-GEM with the last two layers of MiniLM, every update projected",
     "last_two_replay": "the last two layers of MiniLM with sparse experience replay",
     "last_two_mixed": "the last two layers of MiniLM with experience replay: 32 stored rows beside 32 new ones",
     "last_two_mbpa_pp": "MbPA++ with the last two layers of MiniLM",
+    "last_two_oml": "OML-ER with the last two layers of MiniLM, batches of 4",
+    "last_two_anml": "ANML-ER with the last two layers of MiniLM, batches of 4",
+    "last_two_meta_mbpa": "Meta-MbPA with the last two layers of MiniLM and a hundredth of the texts",
     "adapters": "plain training of adapters (LoRA), one task after the other",
     "adapters_single_task": "adapters for every task alone",
     "adapters_multi_task": "adapters for all tasks shuffled together",
@@ -173,17 +185,18 @@ def get_config(variant: str = "default") -> Config:
     encoder = small or last or paper or bag or adapters or variant.startswith("encoder")
     method_name = re.sub("^(encoder|small|last_two|fourteen|paper|bag|adapters)_?", "", variant) or "default"
     method, values = METHODS.get(method_name, METHODS["mbpa_pp"])
-    size, tested = (115_000, 7_600) if paper else (250, 200) if adapters else (2000, 1000)
-    # Files of one set differ in signs: those of AG News and DBpedia escape them in three ways. A fifth is held out of
-    # the files of `adapters`, since the test of Yelp is a tenth that was taken out of them by the same hash.
+    size, tested = (115_000, 7_600) if paper else (250, 200) if adapters else (2000, 200 if last else 1000)
+    # Files of one set differ in signs: those of AG News and DBpedia escape them in three ways. Where validation texts
+    # are read a fifth is held out, since the test of Yelp is a tenth that was taken out of its file by the same hash.
+    held_out = adapters or last or variant.startswith("encoder")
     texts = lambda name: TextClasses(
         data_set=name,
         path=name,
         num_train=size,
-        num_validation=100 if adapters else 0,
+        num_validation=100 if held_out else 0,
         num_test=tested,
         equality="letters_and_digits",
-        validation_percent=20 if adapters else 10,
+        validation_percent=20 if held_out else 10,
     )
     source = texts if encoder else lambda name: CachedFeatures(path=name)
     names, classes = (LONG_ORDERS[0], 42) if long else (MBPA_ORDERS[0], 33)
@@ -240,8 +253,14 @@ def get_config(variant: str = "default") -> Config:
             values = {**values, "memory": EpisodicMemory(capacity=250), "replay_batch_size": 8}
     if last:
         config.model.first_trained_layer, config.data.encoder_states_dir, config.data.segment_length = 4, "states", 64
-        if "memory" in values:
+        if method == "meta_mbpa":
+            values = {**values, "memory": replace(HUNDREDTH, capacity=100)}
+        elif "memory" in values:
             values = {**values, "memory": EpisodicMemory(capacity=2000, storage="host")}
+    if last or variant.startswith("encoder"):
+        config.model.attention.pooling = "mean"
+        if method == "agem":
+            values = {**values, "projection_interval": 0, "reference_batch_size": 8}
     config = with_method(config, method, **values)
     assert config.lifelong is not None
     if paper:

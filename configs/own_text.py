@@ -4,10 +4,10 @@
     memjax generate --run runs/text_novel --prompt "Once"
 
 PATH is a file, a folder, a glob, or JSON lines. The size of the text chooses the variant; `--variant NAME` chooses
-another one, and every field can be changed as in any config. The memory is that of Transformer-XL, which helps on
-WikiText-2 within minutes ([table](../tools/results/tables/knn_lm.md)). `--memory-kind NAME` chooses another one of
-those that `memjax configs` lists. Files are read one after the other as continuous streams, so that the memory
-crosses from one file to the next. Of a few files the end of each is held out, of many files some whole files.
+another one, and every field can be changed as in any config. The memory is that of Transformer-XL. Perplexity of
+WikiText-2 with it and without, one seed: [table](../tools/results/tables/knn_lm.md). `--memory-kind NAME` chooses
+another one of those that `memjax configs` lists. Files are read one after the other as continuous streams, so that the
+memory crosses from one file to the next. Of a few files the end of each is held out, of many files some whole files.
 
 Paper: Dai, Yang, Yang, Carbonell, Le and Salakhutdinov, "Transformer-XL", ACL 2019, https://arxiv.org/abs/1901.02860.
 Paper's number: none on these texts.

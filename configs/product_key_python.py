@@ -8,9 +8,10 @@
 Papers: Lample, Sablayrolles, Ranzato, Denoyer and Jégou, "Large Memory Layers with Product Keys", NeurIPS 2019,
 https://arxiv.org/abs/1907.05242. Kim and Jung, "Large Product Key Memory for Pretrained Language Models", 2020,
 https://arxiv.org/abs/2010.03881 (`residual`).
-Paper's number: none on this corpus. On news text 12 layers with one memory beat 24 layers without.
+Paper's number: none on this corpus. On news text, by the paper, 12 layers with one memory have a lower perplexity than
+24 without.
 Our number: 600 steps (`python -m tools.results run product_key_python`): tools/results/tables/product_key_python.md.
-As in the paper, queries that are normalised over the batch use the most slots.
+In these runs, of one seed a row, queries that are normalised over the batch use the most slots, as in the paper.
 Hardware: 2 CPU cores.
 
 Where the values come from

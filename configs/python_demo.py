@@ -3,10 +3,10 @@
     memjax train --config python_demo
     memjax demo                        # trains it too, then adds a cache and a datastore
 
-Each token sees only its segment of 128 subwords, so that every gain over it comes from the added memories.
+Each token sees only its segment of 128 subwords, so that every difference from it comes from the added memories.
 
 Paper: none; the memories are those of Grave et al. 2017 (the continuous cache) and Khandelwal et al. 2020 (kNN-LM).
-Our number: not in the ledger; `memjax demo` prints it, with the gains of the memories, for the sources that it finds.
+Our number: not in the ledger; `memjax demo` prints it, with the memories and without, for the sources here.
 Hardware: 2 CPU cores, two minutes.
 
 Where the values come from: trials, until the demonstration took a few minutes.

@@ -5,8 +5,9 @@
 
 `spalm` needs `--data.neighbors-dir FOLDER`, which `memjax datastore neighbors --run RUN --path STORE --to FOLDER`
 makes for
-each split, with a trained `knn_lm_wikitext` and a store of its final hidden states (`--key output_normed`). It is
-better to make them by halves, see the README. Training continues from `one_softmax`: `--training.init-from RUN`.
+each split, with a trained `knn_lm_wikitext` and a store of its final hidden states (`--key output_normed`). By
+halves they exclude what the key model has learned (docs/guides/datastores.md). Training continues from `one_softmax`:
+`--training.init-from RUN`.
 
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
@@ -22,8 +23,8 @@ Where the values come from
               has them, and so have `short` and `long`, with what it remembers without and with what is compressed.
               `spalm` has the memory of `default`, 4 neighbours as the paper of SPALM, and one softmax, in which the
               output weights of all tokens are as wide as the hidden state; `one_softmax` is its parent. The bias 2
-              of its gate leaves a trained parent what it has learned (after 1,000 steps from scratch, with adaptive
-              clusters, it was better than none). `spalm_adaptive` is what the tables of before have measured
+              of its gate leaves a trained parent what it has learned (from scratch, 1,000 steps, one seed: perplexity
+              351.6 with it and 361.6 without). `spalm_adaptive` is what the tables of before have measured
 """
 
 from memjax.config import Config, Softmax

@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from memjax.functional.attention import attention_with_weights, visibility
+from memjax.functional.fused_attention import fused_attention
 from tests.contract.cases import CASES
 from tests.contract.harness import SEGMENTS, Run, assert_close
 from tests.contract.laws import mixed_segments
@@ -36,6 +39,33 @@ def test_outputs_states_and_gradients_equal_those_of_the_cpu(case):
             assert {device.platform for leaf in jax.tree.leaves(result) for device in leaf.devices()} == {kind}
             results[kind] = jax.device_get(result)
     assert_close(results["gpu"], results["cpu"], TOLERANCE)
+
+
+@pytest.mark.parametrize("window", [None, 40], ids=["causal", "window"])
+@pytest.mark.parametrize("key_heads", [1, 4])
+def test_attention_by_cudnn_is_that_of_float32_on_the_cpu(window, key_heads):
+    length, total, random = 65, 301, np.random.default_rng(0)
+    draw = lambda *shape: np.asarray(jnp.asarray(random.normal(size=shape), jnp.bfloat16))
+    arrays = draw(2, length, 4, 64), draw(2, total, key_heads, 64), draw(2, total, key_heads, 64)
+    signs, valid = draw(2, length, 4, 64), random.random((2, total)) < 0.7
+    valid[0, : total - length + 2] = False  # the first queries of this row see no key
+
+    def attend(*arrays):
+        mask = visibility(length, valid[:, : total - length], valid[:, total - length :], window=window)
+        return attention_with_weights(*arrays, mask=mask)[0]
+
+    def differentiate(kind, dtype, attend):
+        weigh = lambda *arrays: (lambda output: ((output * signs).astype(jnp.float32).sum(), output))(attend(*arrays))
+        with jax.default_device(jax.devices(kind)[0]):
+            operands = [jnp.asarray(array, dtype) for array in arrays]
+            (_, output), gradients = jax.jit(jax.value_and_grad(weigh, (0, 1, 2), has_aux=True))(*operands)
+        return [np.asarray(array, np.float32) for array in (output, *gradients)]
+
+    expected = differentiate("cpu", jnp.float32, attend)
+    by_cudnn = differentiate("gpu", jnp.bfloat16, lambda *arrays: fused_attention(*arrays, valid, window=window))
+    assert not by_cudnn[0][0, 0].any()
+    for computed, wanted in zip(by_cudnn, expected, strict=True):
+        np.testing.assert_allclose(computed, wanted, atol=2e-2 * np.abs(wanted).max())  # bfloat16 has eight bits
 
 
 def train(platform: str, config: str, folder: Path) -> list[float]:

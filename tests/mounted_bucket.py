@@ -27,16 +27,17 @@ class MountedBucket:
       renamed_folders: Folders that were renamed.
     """
 
-    def __init__(self, monkeypatch: Any, *, kill_at: int = 0, seed: int = 0):
+    def __init__(self, monkeypatch: Any, *, kill_at: int = 0, kill_on: str = "", seed: int = 0):
         """Patches the functions of the modules `os` and `shutil`.
 
         Args:
           monkeypatch: Fixture of pytest, which takes the patches back.
           kill_at: Number of the operation before which the process is killed. 0 for none.
+          kill_on: Name of the file before whose renaming the process is killed. '' for none.
           seed: Seed of the order in which the files of a folder are renamed.
         """
         self.operations, self.renamed_folders = 0, list[str]()
-        self._kill_at, self._draw = kill_at, random.Random(seed)
+        self._kill_at, self._kill_on, self._draw = kill_at, kill_on, random.Random(seed)
         self._unlink = os.unlink
         for name in ("rename", "replace"):
             monkeypatch.setattr(os, name, self._rename)
@@ -70,5 +71,7 @@ class MountedBucket:
         shutil.rmtree(source)
 
     def _rename_file(self, source: Path, target: Path) -> None:
+        if target.name == self._kill_on:
+            raise Killed
         self._step(shutil.copyfile)(source, target)
         self._step(self._unlink)(source)

@@ -158,14 +158,17 @@ def test_a_run_goes_on_bit_for_bit_after_kills_on_a_mounted_bucket(tmp_path, mon
     assert not bucket.renamed_folders  # checkpoints are complete by a file that is written last
     expected, total = state_of(tmp_path / "expected"), bucket.operations
     assert total > 20
-    for kill_at in np.unique(np.linspace(1, total, 6).astype(int)).tolist():
-        workdir = tmp_path / f"killed {kill_at}"
+    # Threads of TensorStore write some files more or less from run to run: the last operation is named, not counted.
+    kills = [{"kill_at": int(number)} for number in np.linspace(1, total - 4, 6)] + [{"kill_on": "finished.json"}]
+    for number, kill in enumerate(kills):
+        workdir = tmp_path / f"killed {number}"
         with monkeypatch.context() as patch:
-            bucket = MountedBucket(patch, kill_at=kill_at)
+            bucket = MountedBucket(patch, **kill)
             with pytest.raises(Killed):
                 train_run(workdir, in_background)
+        assert not (workdir / "run" / "finished.json").exists()
         train_run(workdir, in_background)
-        assert state_of(workdir) == expected, kill_at
+        assert state_of(workdir) == expected, kill
         assert (workdir / "run" / "finished.json").exists()
 
 

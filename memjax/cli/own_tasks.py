@@ -140,7 +140,7 @@ def add_task_from_file(config: Config, file: str, rules: ReadingRules = ReadingR
         raise UsageError(f"--add-task: given {file}, a task of the run already, allowed: another file")
     if name in known:
         raise UsageError(f"--add-task: given a file of the name {name!r}, allowed: another one than {', '.join(known)}")
-    check_takes_tasks(config, make_method(stream.method))
+    check_takes_tasks(config, make_method(stream.method, stream.task_boundaries))
     numbers = _numbers(stream.tasks)
     classes, inside = _classes(config), stream.sources_dir and path.is_relative_to(stream.sources_dir)
     stored, last = path.relative_to(stream.sources_dir) if inside else path, stream.ordered_tasks[-1].source

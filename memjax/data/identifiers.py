@@ -1,4 +1,4 @@
-"""Finds tokens of source code that repeat an identifier from long ago, whose prediction a memory can improve.
+"""Finds tokens of source code that repeat an identifier from long ago, which a memory can recall.
 
 **Definition.** An identifier is a maximal run of ASCII letters, digits and underscores that does not begin with a
 digit, has at least three characters, is not a Python keyword and does not touch a non-ASCII character. It counts

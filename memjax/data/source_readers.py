@@ -9,6 +9,7 @@ from typing import Any
 
 from memjax import config as configs
 from memjax.data.glue import LabelledText
+from memjax.data.instruction_readers import POLARITY
 from memjax.data.instructions import Instruction, select_instructions
 from memjax.data.questions import Question, QuestionSplit, select_questions
 from memjax.data.relation_pairs import RelationPair, make_relation_pairs
@@ -75,7 +76,11 @@ def read_instructions(data: configs.Data, split: str) -> list[Instruction]:
         return import_by_name(opener)(data, split)
     if source.content_types[0] == "questions":
         questions = open_source(data, split)
-        return [Instruction(q.context, q.question, tuple(text for text, _ in q.answers)) for q in questions]
+        parts = [zip(*question.answers, strict=True) for question in questions]
+        return [
+            Instruction(question.context, question.question, answers, answer_starts=starts)
+            for question, (answers, starts) in zip(questions, parts, strict=True)
+        ]
     names = class_names(source)
     if not names or "labelled" not in source.content_types:
         allowed = "a source of instructions, of questions, or of texts whose classes have names"
@@ -98,6 +103,12 @@ def source_notes(source: configs.Source) -> list[str]:
 
 
 # Instructions
+
+
+def name_polarities(source: configs.Source) -> dict[int, str]:
+    """Returns number -> name of the classes of reviews in the Stanford Sentiment Treebank."""
+    del source
+    return dict(enumerate(POLARITY))
 
 
 def open_instruction_files(data: configs.Data, split: str) -> list[Instruction]:

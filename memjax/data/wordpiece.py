@@ -237,8 +237,14 @@ def truncate_texts(texts: Sequence[np.ndarray], length: int) -> list[np.ndarray]
         raise ValueError(
             f"segment_length: given {length}, allowed: at least {2 * len(texts) + 1} for {len(texts)} texts"
         )
-    while sum(sizes) > room:
-        sizes[int(np.argmax(sizes))] -= 1
+    # As one token after the other from the longest text, of equal ones the first, but many at once.
+    while (excess := sum(sizes) - room) > 0:
+        longest = max(sizes)
+        places = [place for place, size in enumerate(sizes) if size == longest]
+        shorter = max((size for size in sizes if size < longest), default=0)
+        share, rest = divmod(min(excess, len(places) * (longest - shorter)), len(places))
+        for number, place in enumerate(places):
+            sizes[place] -= share + (number < rest)
     return [text[:size] for text, size in zip(texts, sizes, strict=True)]
 
 

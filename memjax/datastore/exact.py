@@ -34,13 +34,13 @@ from memjax.datastore.index import (
     pad_neighbors,
 )
 from memjax.datastore.store import Store
-from memjax.functional.best_entries import best_groups
+from memjax.functional.best_entries import best_entries, best_groups
 from memjax.functional.named_operations import operation
 
 __all__ = ["ExactIndex", "StreamedIndex", "half_squared_norms", "nearest_entries"]
 
 BLOCK_ENTRIES = 65536
-CACHED_ENTRIES = 8192
+CACHED_ENTRIES = 16384
 """Number of entries whose scores for a batch of queries stay in a CPU's cache."""
 QUERY_BATCH = 256
 SPARE = 8
@@ -374,7 +374,7 @@ def _add_block(
     else:
         ids = jnp.broadcast_to(first + lax.iota(jnp.int32, ranks.shape[1])[None], ranks.shape)
     # Old candidates come first, so that they win ties.
-    top, order = lax.top_k(jnp.concatenate([old_ranks, ranks], axis=1), wanted)
+    top, order = best_entries(jnp.concatenate([old_ranks, ranks], axis=1), wanted)
     ids = jnp.where(
         order < wanted,
         jnp.take_along_axis(old_ids, jnp.minimum(order, wanted - 1), axis=1),

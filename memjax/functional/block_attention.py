@@ -7,6 +7,7 @@ https://arxiv.org/abs/2205.14135). Both are loops over plain matrix products, fo
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,7 @@ class _Blocks:
       cap: Limit of the scores. 0 for none.
       dropout_rate: Probability with which an attention weight is dropped.
       counted: Numbers of first keys whose weights are summed.
+      tile: Number of queries and of keys in a tile of the biases of distances.
     """
 
     length: int
@@ -47,6 +49,7 @@ class _Blocks:
     cap: float
     dropout_rate: float
     counted: tuple[int, ...]
+    tile: int
 
 
 @operation
@@ -57,6 +60,7 @@ def block_attention(
     *,
     mask: Bool[Array, "#batch #heads length memory"] | None = None,
     bias: Float[Array, "#batch heads length memory"] | None = None,
+    distance_bias: Float[Array, "heads distances"] | None = None,
     position_queries: Float[Array, "batch length heads head_dim"] | None = None,
     relative_keys: Float[Array, "memory heads head_dim"] | None = None,
     scale: float | Float[Array, " #heads"] | Float[Array, ""] | None = None,
@@ -80,6 +84,8 @@ def block_attention(
       values: `[batch, memory, key_heads, value_dim]`.
       mask: True where the query sees the key. See `attention`.
       bias: Summand of the scaled scores. It is an argument of the size of the scores unless its batch axis is 1.
+      distance_bias: `[heads, distances]`, a further summand for every distance between query and key, that of 0 first.
+        Longer distances have the last one. The last query stands at the last key. None for none.
       position_queries: `[batch, length, heads, head_dim]`, queries of the relative positions, scaled. None for none.
       relative_keys: `[memory, heads, head_dim]`, encodings of the distances, that of `memory - 1` first. A query and a
         key add the product of the position query and the encoding of their distance to the score. The last query
@@ -116,7 +122,7 @@ def block_attention(
         if number < 1:
             raise ValueError(f"{name}: given {number}, allowed: 1 or more")
     size, rows = min(block_length, total), min(query_block_length, length)
-    blocks = _Blocks(size, -(-total // size), cap, dropout_rate, counted)
+    blocks = _Blocks(size, -(-total // size), cap, dropout_rate, counted, math.gcd(rows, size))
     behind, rows_behind = blocks.number * size - total, -length % rows
     mask = jnp.ones((1, 1, length, total), bool) if mask is None else mask
     by_row: dict[str, Any] = {"queries": _pad(scale_queries(queries, scale), 1, rows_behind)}
@@ -127,7 +133,10 @@ def block_attention(
     if position_queries is not None and relative_keys is not None:
         by_row["position_queries"] = _pad(position_queries, 1, rows_behind)
         split["relative_keys"] = jnp.pad(relative_keys, [(rows_behind, behind + length - 1), (0, 0), (0, 0)])
-    output, sums = _read_rows(blocks, rows, by_row, split, dropout_key)
+    tiles, first_tile = None, 0
+    if distance_bias is not None:
+        tiles, first_tile = _distance_tiles(distance_bias, total - length, blocks.tile)
+    output, sums = _read_rows(blocks, rows, by_row, split, tiles, first_tile, dropout_key)
     output, sums = (array[:, :, :length] for array in (output, sums))
     return jnp.swapaxes(output, 1, 2).astype(queries.dtype), lax.stop_gradient(sums)
 
@@ -159,7 +168,13 @@ def _default_block(queries: Array, are_relative: bool) -> tuple[int, int]:
 
 
 def _read_rows(
-    blocks: _Blocks, rows: int, by_row: Mapping[str, Array], split: Arrays, dropout_key: Array | None
+    blocks: _Blocks,
+    rows: int,
+    by_row: Mapping[str, Array],
+    split: Arrays,
+    tiles: Array | None,
+    first_tile: int,
+    dropout_key: Array | None,
 ) -> tuple[Array, Array]:
     """Attends with `rows` queries at a time. Returns output and sums of weights with queries at axis 2.
 
@@ -168,6 +183,8 @@ def _read_rows(
       rows: Number of queries in a block.
       by_row: Arrays with an axis of queries, those of whole blocks: `queries`, `mask`, `bias` and `position_queries`.
       split: Arrays with an axis of keys, those of whole blocks.
+      tiles: Biases of distances (`_distance_tiles`). None for none.
+      first_tile: Tile of the first queries and the first keys.
       dropout_key: Random key of the dropout.
     """
     length = by_row["queries"].shape[1]
@@ -185,7 +202,10 @@ def _read_rows(
             key_parts["bias"] = parts.pop("bias")
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, index)
         mask = parts.pop("mask")
-        output_and_sums: Any = _attend(blocks, parts, key_parts, mask, key)
+        if tiles is not None:
+            parts["tiles"] = tiles
+        tile = jnp.asarray(first_tile + index * (rows // blocks.tile))
+        output_and_sums: Any = _attend(blocks, parts, key_parts, mask, tile, key)
         return output_and_sums
 
     if number == 1:
@@ -199,15 +219,15 @@ def _read_rows(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(blocks: _Blocks, shared: Arrays, split: Arrays, mask: Array, dropout_key: Array | None) -> Any:
+def _attend(blocks: _Blocks, shared: Arrays, split: Arrays, mask: Array, tile: Array, dropout_key: Array | None) -> Any:
     """Returns output `[batch, heads, length, value_dim]` and sums of weights. `shared` has the arrays that all blocks
-    read, `split` those of which each reads a part.
+    read, `split` those of which each reads a part. `tile` is the tile of the first queries and the first keys.
     """
-    return _attend_forward(blocks, shared, split, mask, dropout_key)[0]
+    return _attend_forward(blocks, shared, split, mask, tile, dropout_key)[0]
 
 
 def _attend_forward(
-    blocks: _Blocks, shared: Arrays, split: Arrays, mask: Array, dropout_key: Array | None
+    blocks: _Blocks, shared: Arrays, split: Arrays, mask: Array, tile: Array, dropout_key: Array | None
 ) -> tuple[tuple[Array, Array], tuple]:
     queries, values = shared["queries"], split["values"]
     batch, length, heads, _ = queries.shape
@@ -217,7 +237,7 @@ def _attend_forward(
     def read(carry: tuple[Array, Array, Array], index: Array) -> tuple[tuple[Array, Array, Array], None]:
         maximum, sums, output = carry
         block, visible = _block(blocks, split, mask, length, index)
-        scores = jnp.where(visible, _scores(blocks, shared, block), lowest)
+        scores = jnp.where(visible, _scores(blocks, tile, index, shared, block), lowest)
         larger = jnp.maximum(maximum, scores.max(axis=-1, keepdims=True))
         weights, factor = jnp.where(visible, jnp.exp(scores - larger), 0), jnp.exp(maximum - larger)
         places = index * blocks.length + jnp.arange(blocks.length)
@@ -238,18 +258,18 @@ def _attend_forward(
     output = output * inverse
     # Of a query that sees no key all weights are 0, whatever it is.
     log_sum = maximum + jnp.log(jnp.where(sees_any, denominator, 1))
-    return (output, sums[..., 1:] * inverse), (shared, split, mask, dropout_key, output, log_sum)
+    return (output, sums[..., 1:] * inverse), (shared, split, mask, tile, dropout_key, output, log_sum)
 
 
 def _attend_backward(blocks: _Blocks, residuals: tuple, gradients: tuple[Array, Array]) -> tuple:
-    shared, split, mask, dropout_key, output, log_sum = residuals
+    shared, split, mask, tile, dropout_key, output, log_sum = residuals
     gradient, length = gradients[0], shared["queries"].shape[1]
     along = jnp.sum(gradient * output, axis=-1, keepdims=True)
 
     def read(carry: Arrays, index: Array) -> tuple[Arrays, Arrays]:
         block, visible = _block(blocks, split, mask, length, index)
         values = block.pop("values")
-        scores, of_scores = jax.vjp(functools.partial(_scores, blocks), shared, block)
+        scores, of_scores = jax.vjp(functools.partial(_scores, blocks, tile, index), shared, block)
         weights = jnp.where(visible, jnp.exp(scores - log_sum), 0)
         _, of_values = jax.vjp(lambda w, v: _read_values(blocks, w, v, dropout_key, index), weights, values)
         to_weights, to_values = of_values(gradient)
@@ -261,7 +281,7 @@ def _attend_backward(blocks: _Blocks, residuals: tuple, gradients: tuple[Array, 
     zeros = jax.tree.map(lambda array: jnp.zeros(array.shape, at_least_float32(array.dtype)), shared)
     to_shared, to_blocks = lax.scan(read, zeros, jnp.arange(blocks.number))
     to_shared = jax.tree.map(lambda total, array: total.astype(array.dtype), to_shared, shared)
-    return to_shared, _join(blocks, to_blocks, split), None, None
+    return to_shared, _join(blocks, to_blocks, split), None, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -293,17 +313,55 @@ def _join(blocks: _Blocks, parts: Arrays, split: Arrays) -> dict[str, Array]:
     return joined
 
 
-def _scores(blocks: _Blocks, shared: Arrays, block: Arrays) -> Array:
+def _scores(blocks: _Blocks, tile: Array, index: Array, shared: Arrays, block: Arrays) -> Array:
     """Returns the scores of the keys of a block, `[batch, heads, length, keys]`."""
-    queries, keys = shared["queries"], block["keys"]
+    queries, keys, bias = shared["queries"], block["keys"], block.get("bias")
     dtype = at_least_float32(queries.dtype, keys.dtype)
-    scores = score_keys(queries, keys, block.get("bias"), dtype, blocks.cap)
+    if "tiles" in shared:
+        of_distances = _join_tiles(blocks, tile - index * (blocks.length // blocks.tile), shared["tiles"], queries)
+        bias = of_distances if bias is None else bias + of_distances
+    scores = score_keys(queries, keys, bias, dtype, blocks.cap)
     if "relative_keys" not in block:
         return scores
     by_distance = jnp.einsum(
         "blhd,mhd->bhlm", shared["position_queries"], block["relative_keys"], preferred_element_type=dtype
     )
     return scores + relative_shift(by_distance)[..., : blocks.length]
+
+
+def _distance_tiles(distance_bias: Array, slots: int, tile: int) -> tuple[Array, int]:
+    """Returns the biases of tiles of `tile` queries and keys, `[tiles, heads, tile, tile]`, and which of them belongs
+    to the first queries and the first keys, if `slots` keys stand before the first query. A tile of later queries is
+    one further, a tile of later keys one nearer. Before the first tile and after the last one nothing changes.
+
+    Example:
+      >>> tiles, first = _distance_tiles(jnp.array([[0.0, 1.0, 2.0]]), slots=2, tile=2)
+      >>> print(tiles[first, 0], tiles.shape)  # distances of the first two queries, at 2 and 3, to keys at 0 and 1
+      [[2. 1.]
+       [2. 2.]] (3, 1, 2, 2)
+    """
+    heads, number = distance_bias.shape
+    nearest = -1 if slots % tile else 0  # with the slots of a whole tile, the tile before is all in the future
+    furthest = -(-(number + tile - 2 - slots % tile) // tile)
+    starts = np.arange(nearest, furthest + 1) * tile + slots % tile
+    along = np.clip(starts[:, None] + tile - 1 - np.arange(2 * tile - 1)[None], 0, number - 1)
+    pick = jnp.asarray(along[..., None] == np.arange(number), distance_bias.dtype)
+    by_distance = jnp.einsum("hd,tnd->thn", distance_bias, pick, precision="highest")  # its gradient needs no scatter
+    rows = jnp.broadcast_to(by_distance[:, :, None], (len(starts), heads, tile, 2 * tile - 1))
+    return relative_shift(rows)[..., :tile], slots // tile - nearest
+
+
+def _join_tiles(blocks: _Blocks, tile: Array, tiles: Array, queries: Array) -> Array:
+    """Returns the biases of a block whose first queries and keys have the number `tile` in `tiles`, `[1, heads, length,
+    keys]`.
+    """
+    size, heads, length = blocks.tile, tiles.shape[1], queries.shape[1]
+    steps = np.arange(length // size)[:, None] - np.arange(blocks.length // size)[None]
+    numbers = jnp.clip(tile + steps, 0, len(tiles) - 1)
+    # A choice and a sum: the gradient of a gather would be a scatter.
+    is_it = numbers[..., None] == jnp.arange(len(tiles))[None, None]
+    picked = jnp.where(is_it[..., None, None, None], tiles[None, None], 0).sum(axis=2)
+    return picked.transpose(2, 0, 3, 1, 4).reshape(1, heads, length, blocks.length)
 
 
 def _read_values(blocks: _Blocks, weights: Array, values: Array, dropout_key: Array | None, index: Array) -> Array:

@@ -1,4 +1,6 @@
-"""Causal attention to a memory and a segment by the splash kernel of JAX, which keeps scores on the chip of a TPU."""
+"""Causal attention to a memory and a segment by a kernel that keeps the scores on the chip: JAX's splash
+kernel on a TPU, cuDNN's on a GPU.
+"""
 
 import math
 from typing import Any
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
-from memjax.functional.attention import scale_queries
+from memjax.functional.attention import scale_queries, visibility
 from memjax.functional.devices import platform
 from memjax.functional.named_operations import operation
 
@@ -16,6 +18,10 @@ __all__ = ["fused_attention", "why_not_fused"]
 
 LANES, LARGEST_BLOCK = 128, 512
 """number of entries of a vector register of a TPU, and the largest number of queries or keys in a tile of scores"""
+DTYPES = {"tpu": ("float32", "bfloat16"), "gpu": ("bfloat16", "float16")}
+"""platform that has a kernel -> dtypes of queries and keys that its kernel reads"""
+WIDTH_UNIT, LARGEST_WIDTH = 8, 128
+"""unit of the widths of heads that cuDNN has kernels for, and the largest such width on all its GPUs"""
 
 
 @operation
@@ -31,11 +37,12 @@ def fused_attention(
     head_axis: str = "",
     interpret: bool = False,
 ) -> Float[Array, "batch length heads value_dim"]:
-    """Computes `attention` with the mask of `visibility` in one kernel, forward and backward, on a TPU.
+    """Computes `attention` with the mask of `visibility` in one kernel, forward and backward, on a TPU or GPU.
 
-    The kernel is `jax.experimental.pallas.ops.tpu.splash_attention`. Scores stay in the memory of the chip, and tiles
-    that no query sees are skipped. It reads the keys once for every 512 queries. With a mesh (`jax.set_mesh`, automatic
-    axes) every device computes its own rows and heads.
+    On a TPU the kernel is `jax.experimental.pallas.ops.tpu.splash_attention`. Scores stay in the memory of the chip,
+    and tiles that no query sees are skipped. It reads the keys once for every 512 queries. On a GPU it is that of cuDNN
+    (`jax.nn.dot_product_attention`), which reads the mask as a summand `[batch, 1, length, memory]`, and computes
+    masked tiles too. With a mesh (`jax.set_mesh`, automatic axes) every device computes its own rows and heads.
 
     Args:
       queries: `[batch, length, heads, head_dim]`. The last query stands at the last key.
@@ -47,7 +54,7 @@ def fused_attention(
       scale: Factor of the scores. See `attention`.
       cap: Limit of the scaled scores. See `attention_with_weights`.
       head_axis: Name of the mesh axis over which heads are split. Empty for none.
-      interpret: Whether Pallas interprets the kernel, slowly, on any device. It is for tests.
+      interpret: Whether Pallas interprets the kernel of a TPU, slowly, on any device. It is for tests.
 
     Returns:
       `[batch, length, heads, value_dim]` in the dtype of `queries`. 0 for a query that sees no key.
@@ -60,8 +67,9 @@ def fused_attention(
       >>> print(fused_attention(x, x, values, jnp.ones((1, 2), bool), interpret=True).ravel())
       [1. 2.]
     """
-    if not interpret and (reason := why_not_fused(queries, keys, head_axis=head_axis)):
+    if not interpret and (reason := why_not_fused(queries, keys, cap=cap, head_axis=head_axis)):
         raise ValueError(f"fused_attention: given {reason}")
+    is_cudnn = not interpret and platform() == "gpu"
     mesh_axes = jax.sharding.get_abstract_mesh().axis_names
     # All axes are named, also those of one device: gradients would be summed over the others.
     rows = tuple(name for name in mesh_axes if name != head_axis)
@@ -69,7 +77,9 @@ def fused_attention(
     by_head = PartitionSpec(rows or None, None, head_axis if head_axis in mesh_axes else None)
 
     def on_shard(queries: Array, keys: Array, values: Array, valid: Array) -> Array:
-        return _attend(queries, keys, values, valid, window, cap, interpret)
+        if is_cudnn:
+            return _attend_by_cudnn(queries, keys, values, valid, window)
+        return _attend_by_splash(queries, keys, values, valid, window, cap, interpret)
 
     arrays = (scale_queries(queries, scale), keys, values, valid)
     if mesh_axes:
@@ -81,25 +91,31 @@ def fused_attention(
     return jnp.where(sees_any[:, :, None, None], output, 0).astype(queries.dtype)
 
 
-def why_not_fused(queries: Array, keys: Array, *, head_axis: str = "") -> str:
+def why_not_fused(queries: Array, keys: Array, *, cap: float = 0.0, head_axis: str = "") -> str:
     """Returns why `fused_attention` cannot run with these arrays on the devices of this program: what is given and what
     is allowed. Empty if it can.
 
     Args:
       queries: `[batch, length, heads, head_dim]`.
       keys: `[batch, memory, key_heads, head_dim]`.
+      cap: Limit of the scaled scores. 0 for none.
       head_axis: Name of the mesh axis over which heads are split. Empty for none.
 
     Example:
       >>> why_not_fused(jnp.zeros((1, 4, 2, 8)), jnp.zeros((1, 4, 2, 8)))
-      "a program for 'cpu', allowed: for 'tpu'"
+      "a program for 'cpu', allowed: for 'tpu' or 'gpu'"
     """
-    if platform() != "tpu":
-        return f"a program for {platform()!r}, allowed: for 'tpu'"
-    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
+    kind = platform()
+    if kind not in DTYPES:
+        return f"a program for {kind!r}, allowed: for 'tpu' or 'gpu'"
+    if kind == "tpu" and jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
         return "a program with jax_enable_x64, allowed: without"
-    if not {queries.dtype, keys.dtype} <= {jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16)}:
-        return f"queries of {queries.dtype} and keys of {keys.dtype}, allowed: float32 or bfloat16"
+    if not {queries.dtype.name, keys.dtype.name} <= set(DTYPES[kind]):
+        return f"queries of {queries.dtype} and keys of {keys.dtype}, allowed: {' or '.join(DTYPES[kind])}"
+    if kind == "gpu" and cap:
+        return f"score_cap {cap:g} on a GPU, allowed: 0, 'reference' or 'blocks'"
+    if kind == "gpu" and (queries.shape[-1] % WIDTH_UNIT or queries.shape[-1] > LARGEST_WIDTH):
+        return f"heads of width {queries.shape[-1]}, allowed: multiples of {WIDTH_UNIT} up to {LARGEST_WIDTH}"
     sizes = dict(jax.sharding.get_abstract_mesh().shape)
     if queries.shape[2] % sizes.get(head_axis, 1) or keys.shape[2] % sizes.get(head_axis, 1):
         devices = f"the {sizes[head_axis]} devices of the mesh axis {head_axis!r}"
@@ -109,10 +125,20 @@ def why_not_fused(queries: Array, keys: Array, *, head_axis: str = "") -> str:
     return ""
 
 
-def _attend(
+def _attend_by_cudnn(queries: Array, keys: Array, values: Array, valid: Array, window: int | None) -> Array:
+    """Runs the kernel of a GPU for the rows and heads of one device. Numbers are even, which gradients need."""
+    length, memory = queries.shape[1], keys.shape[1] - queries.shape[1]
+    visible = visibility(length, valid[:, :memory], valid[:, memory:], window=window)
+    queries, keys, values = (_pad(array, 2) for array in (queries, keys, values))
+    visible = jnp.pad(visible, [(0, 0), (0, 0), (0, length % 2), (0, valid.shape[1] % 2)])
+    attend = jax.nn.dot_product_attention
+    return attend(queries, keys, values, mask=visible, scale=1.0, implementation="cudnn")[:, :length]
+
+
+def _attend_by_splash(
     queries: Array, keys: Array, values: Array, valid: Array, window: int | None, cap: float, interpret: bool
 ) -> Array:
-    """Runs the kernel for the rows and heads of one device."""
+    """Runs the kernel of a TPU for the rows and heads of one device."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 

@@ -11,11 +11,13 @@ in at least float32.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from memjax.functional.named_operations import operation
@@ -38,6 +40,8 @@ __all__ = [
 ]
 
 Normalizer = Literal["add", "clamp", "count", "none"]
+READ = "read of linear states"
+"""name of the arrays that the backward pass keeps of a chunk"""
 """Divisor of the sums. See `causal_linear_attention`."""
 
 
@@ -160,18 +164,27 @@ def causal_linear_attention(
         sizes = (batch, heads, keys.shape[-1], values.shape[-1])
         state = init_linear_state(*sizes, normalizer=normalizer, dtype=dtype)
     mask = jnp.ones((batch, length), bool) if mask is None else mask
-    by_head = lambda part: jnp.swapaxes(part.astype(dtype), 1, 2)  # [b, h, l, f]
-    real = lambda part: jnp.where(mask[:, None, :, None], by_head(part), 0)
-    inputs = (by_head(queries), real(keys), real(values))
-    decay = None if log_decay is None else jnp.where(mask[:, None], jnp.swapaxes(log_decay.astype(dtype), 1, 2), 0)
+    counts = _count_tokens(state, mask) if normalizer == "count" else None
+    chunk = min(chunk_length or length, length)
+    read_chunk = _read_token if chunk == 1 else _read_chunk
+
+    def read(sums: tuple[Array, ...], part: tuple) -> tuple[tuple[Array, ...], Array]:
+        queries, keys, values, mask, decay, counts = part
+        real = lambda array: jnp.where(mask[:, None, :, None], array.astype(dtype), 0)
+        decay = None if decay is None else jnp.where(mask[:, None], decay.astype(dtype), 0)
+        sums, above, below = read_chunk(sums, (queries.astype(dtype), real(keys), real(values)), decay)
+        above, below = jax.tree.map(lambda array: checkpoint_name(array, READ), (above, below))
+        return sums, _normalize(above, below, counts, normalizer, eps).astype(values.dtype)
+
     old = (state.products, *([state.normalizer] if _has_sum(normalizer) else []))
     sums = tuple(leaf.astype(dtype) for leaf in old)
-    sums, above, below = _read_and_sum(sums, inputs, decay, min(chunk_length or length, length))
-    counts = _count_tokens(state, mask) if normalizer == "count" else None
-    out = _normalize(above, below, counts, normalizer, eps)
+    by_head = tuple(
+        None if array is None else jnp.swapaxes(array, 1, 2) for array in (queries, keys, values, log_decay)
+    )
+    sums, out = _read_in_chunks(read, sums, (*by_head[:3], mask, by_head[3], counts), chunk)
     products, *total = (leaf.astype(state.products.dtype) for leaf in sums)
     new = LinearState(products, total[0] if total else EmptyState(), EmptyState() if counts is None else counts[:, -1])
-    return jnp.swapaxes(out, 1, 2).astype(values.dtype), new
+    return jnp.swapaxes(out, 1, 2), new
 
 
 @operation
@@ -375,35 +388,35 @@ def relu_features(
     return jax.nn.relu(jnp.einsum("blhd,hdf->blhf", x, kernel.astype(x.dtype)) + bias.astype(x.dtype)[None, None])
 
 
-def _read_and_sum(
-    sums: tuple[Array, ...], inputs: tuple[Array, Array, Array], decay: Array | None, chunk: int
-) -> tuple[tuple[Array, ...], Array, Array | None]:
-    """Reads and sums in chunks. Returns the sums after the segment, and what queries read of `S` and of `z` or None."""
-    queries, _, values = inputs
-    length = queries.shape[2]
-    if chunk == length and length > 1:
-        return _read_chunk(sums, inputs, decay)
+def _read_in_chunks(
+    read: Callable[[tuple[Array, ...], tuple], tuple[tuple[Array, ...], Array]],
+    sums: tuple[Array, ...],
+    parts: tuple[Array | None, ...],
+    chunk: int,
+) -> tuple[tuple[Array, ...], Array]:
+    """Reads `parts`, `[batch, heads, length, ...]`, `[batch, length]` or None, in chunks. Returns the sums after them
+    and what was read.
+
+    Chunks are cut from the arrays as they are given, and computed with in `read`: arrays of bfloat16 are then never all
+    in memory as float32.
+    """
+    first = parts[0]
+    assert first is not None
+    length = first.shape[2]
     chunks = -(-length // chunk)
+    if chunks == 1:
+        return read(sums, parts)
 
     def cut(part: Array) -> Array:
-        part = jnp.pad(part, [(0, 0), (0, 0), (0, chunks * chunk - length)] + [(0, 0)] * (part.ndim - 3))
-        return jnp.moveaxis(part.reshape(*part.shape[:2], chunks, chunk, *part.shape[3:]), 2, 0)
+        axis = min(part.ndim - 1, 2)
+        part = jnp.pad(part, [(0, chunks * chunk - length if i == axis else 0) for i in range(part.ndim)])
+        return jnp.moveaxis(part.reshape(*part.shape[:axis], chunks, chunk, *part.shape[axis + 1 :]), axis, 0)
 
-    def join(parts: Array) -> Array:
-        joined = jnp.moveaxis(parts, 0, 2)
-        return joined.reshape(*joined.shape[:2], chunks * chunk, *joined.shape[4:])[:, :, :length]
-
-    read = _read_token if chunk == 1 else jax.checkpoint(_read_chunk, prevent_cse=False)
-
-    def body(sums: tuple[Array, ...], chunk_inputs: tuple) -> tuple:
-        sums, above, below = read(sums, *chunk_inputs)
-        return sums, (above, below)
-
-    if chunks == 1:
-        return read(sums, inputs, decay)
-    cut_decay = None if decay is None else cut(decay)
-    sums, (above, below) = jax.lax.scan(body, sums, (tuple(cut(part) for part in inputs), cut_decay))
-    return sums, join(above), None if below is None else join(below)
+    if chunk > 1:  # what was read is kept, since to compute it again costs half of the forward pass
+        read = jax.checkpoint(read, prevent_cse=False, policy=jax.checkpoint_policies.save_only_these_names(READ))
+    sums, out = jax.lax.scan(read, sums, jax.tree.map(cut, parts))
+    joined = jnp.moveaxis(out, 0, 2)
+    return sums, joined.reshape(*joined.shape[:2], chunks * chunk, joined.shape[-1])[:, :, :length]
 
 
 def _read_chunk(

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from memjax.functional.best_entries import best_entries
 from memjax.functional.named_operations import operation
 
 __all__ = ["candidate_pairs", "lookup_spread", "select_product_keys", "top_slots"]
@@ -75,10 +76,10 @@ def select_product_keys(
         )
     dtype = jnp.promote_types(queries.dtype, jnp.float32)
     products = jnp.einsum("...hpd,hpkd->...hpk", queries, keys.astype(queries.dtype), preferred_element_type=dtype)
-    best, places = lax.top_k(lax.stop_gradient(products), num_neighbors)
+    best, places = best_entries(lax.stop_gradient(products), num_neighbors)
     first, second = candidate_pairs(num_neighbors)
     sums = best[..., 0, first] + best[..., 1, second]
-    chosen = lax.top_k(sums, num_neighbors)[1]
+    chosen = best_entries(sums, num_neighbors)[1]
     pairs = jnp.stack([jnp.asarray(first)[chosen], jnp.asarray(second)[chosen]], axis=-2)  # [..., h, 2, k]
     places = jnp.take_along_axis(places, pairs, axis=-1)
     scores = jnp.take_along_axis(products, places, axis=-1).sum(axis=-2)

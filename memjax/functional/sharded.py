@@ -21,7 +21,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from memjax.functional.attention import scale_queries
+from memjax.functional.attention import drop_weights, scale_queries
 from memjax.functional.devices import platform
 from memjax.functional.fifo import check_ring, read_window, ring_append, write_window
 from memjax.functional.named_operations import operation
@@ -214,7 +214,7 @@ def partial_attention(
     scores = scores if bias is None else scores + jnp.broadcast_to(bias.astype(dtype), scores.shape)
     mask = jnp.broadcast_to(True if mask is None else mask, scores.shape)
     weights, maximum = _exponentials(scores, mask, lambda x: x)
-    dropped = _dropout(weights, dropout_rate, dropout_key).astype(values.dtype)
+    dropped = drop_weights(weights, dropout_rate, dropout_key).astype(values.dtype)
     numerator = jnp.einsum("bhlm,bmhe->blhe", dropped, values, preferred_element_type=dtype)
     return PartialSoftmax(numerator, jnp.swapaxes(weights.sum(axis=-1), 1, 2), jnp.swapaxes(maximum, 1, 2))
 
@@ -494,7 +494,7 @@ def _neighbors_partial(
     by_head = jnp.swapaxes(scale_queries(queries, scale), 1, 2)
     scores = jnp.einsum("bhld,bhlkd->bhlk", by_head, near_keys, preferred_element_type=dtype)
     weights, maximum = _exponentials(scores, real, over_shards)
-    dropped = _dropout(weights, dropout_rate, dropout_key).astype(near_values.dtype)
+    dropped = drop_weights(weights, dropout_rate, dropout_key).astype(near_values.dtype)
     numerator = jnp.einsum("bhlk,bhlke->bhle", dropped, near_values, preferred_element_type=dtype)
     return PartialSoftmax(*(jnp.swapaxes(x, 1, 2) for x in (numerator, weights.sum(axis=-1), maximum)))
 
@@ -506,15 +506,6 @@ def _exponentials(scores: Array, mask: Array, over_shards: Callable[[Array], Arr
     # Both `where`s are needed: a masked entry must neither overflow nor reach the gradient.
     weights = jnp.where(mask, jnp.exp(jnp.where(mask, scores - maximum[..., None], 0)), 0)
     return weights, maximum
-
-
-def _dropout(weights: Array, rate: float, key: Array | None) -> Array:
-    """Drops weights as `attention` does, on weights before the division, whose sum includes the dropped ones."""
-    if rate == 0.0:
-        return weights
-    if key is None:
-        raise ValueError(f"dropout_key: given None with dropout_rate {rate}, allowed: a random key, or rate 0")
-    return jnp.where(jax.random.bernoulli(key, 1.0 - rate, weights.shape), weights / (1.0 - rate), 0)
 
 
 def _row_axes(batch: int, slot_axis: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from memjax.lifelong.composition import chain_components, make_of_experiment, st
 from memjax.lifelong.memory_backends import MemoryOptions, WriteRule, describe_writes, key_for, rows_of
 from memjax.lifelong.method_interface import Method, TaskInfo, settings_of
 from memjax.lifelong.stage_progress import UPDATE_COUNTER, count_updates, fraction_done
-from memjax.lifelong.task_references import gradients_of_tasks
+from memjax.lifelong.task_references import EARLIER_ROWS, TASK_STARTS, gradients_of_tasks
 from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update
 from memjax.models.heads import CLASSES
 from memjax.training.experiment import Experiment
@@ -121,16 +121,18 @@ def _compare_with_batch(objective: Objective, model: Any) -> Objective:
 
 
 def agem(settings: configs.AGEM) -> Method:
-    """Makes the `Method` A-GEM, which projects gradients so that the average loss of stored rows does not increase."""
-    rule = Component("agem", gradient_transformation=projection.agem())
+    """Makes the `Method` A-GEM, which projects gradients so that the mean loss of stored rows does not increase."""
+    rules = [Component("agem", gradient_transformation=projection.agem())]
     replayed = ReplayOptions(settings.reference_batch_size, make_projected_update, settings.projection_interval)
-    return chain_components(rule, memory=make_memory_options(settings.memory), replay=replayed)
+    if settings.reference_tasks == "earlier":
+        rules, replayed = [*rules, TASK_STARTS], replayed._replace(choice=EARLIER_ROWS)
+    return chain_components(*rules, memory=make_memory_options(settings.memory), replay=replayed)
 
 
 def gem(settings: configs.GEM) -> Method:
     """Makes the `Method` GEM, which projects gradients so that the loss of stored rows increases for no earlier task.
 
-    Every task has an equal share of the memory.
+    `examples_per_task` rows of every task are stored, drawn among all of it. Those of an ended task never change.
     """
     link = projection.gem(margin=settings.memory_strength, epsilon=settings.epsilon, stored=settings.cache_gradients)
     needs = Requirements(tasks_in_training=True, all_tasks=True)
@@ -139,7 +141,8 @@ def gem(settings: configs.GEM) -> Method:
 
     def of_experiment(experiment: Experiment | None) -> Method:
         num_tasks = len(settings_of(experiment).tasks) if experiment else 1
-        memory = MemoryOptions(rows * num_tasks, WriteRule(policies.balanced_policy()), groups="task", setting=setting)
+        rule_of_writes = WriteRule(policies.balanced_policy(most=rows))
+        memory = MemoryOptions(rows * num_tasks, rule_of_writes, groups="task", setting=setting)
         references = functools.partial(gradients_of_tasks, num_tasks)
         replayed = ReplayOptions(rows, functools.partial(make_stream_update, references=references))
         return chain_components(rule, memory=memory, replay=replayed)

@@ -51,7 +51,8 @@ class Component(NamedTuple):
       wrap_replay_loss: Wrapper of the objective for replayed rows.
       gradient_transformation: Transformation applied before clipping. It may ask for the argument `reference`.
       after_update: `after_update(component_state, params_before, params_after, gradients)` returns the new state of the
-        component, after every update. The last three are trees as in `init`.
+        component, after every update. The last three are trees as in `init`. Gradients are those of the batch of the
+        stream by itself, whatever it weighs in the update, or of the replayed rows where an update has no such batch.
       before_task: `before(state, context, task) -> state`, called once before the updates of a task.
       after_task: `after(state, context, task) -> state`, called once after the updates of a task.
       requirements: Information that batches and tasks must carry for the component, such as task numbers. A component

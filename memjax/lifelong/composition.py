@@ -304,6 +304,7 @@ def _make_stream_memory(
         reads=replay.is_read_by if replay else lambda kind: False,
         rows=replay.rows if replay else 0,
         replace=bool(replay and replay.replace),
+        choose=replay.choice.draw if replay and replay.choice else None,
     )
     return StreamMemory(store, options, model, len(batch.inputs))
 

@@ -26,6 +26,11 @@ from memjax.training.stages import GROWTH, GrowthHistory, Learner, MakeLearner, 
 from memjax.training.update_functions import MakeObjective, make_objective
 
 
+def _method_of(stream: configs.Lifelong) -> Method:
+    """Makes the method of a stream of tasks, whose boundaries decide some defaults."""
+    return make_method(stream.method, stream.task_boundaries)
+
+
 def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.key) -> list[GrowthHistory]:
     """Returns the growth history of the model before each task of a stream, as a list, without any training.
     `key_of(index)` returns the random key of the growth before task `index`.
@@ -42,7 +47,7 @@ def growth_histories(config: Config, key_of: Callable[[int], Any] = jax.random.k
       ValueError: the sizes in the settings of the method do not increase as they must.
     """
     assert config.lifelong is not None
-    method, histories = make_method(config.lifelong.method), list[GrowthHistory]([()])
+    method, histories = _method_of(config.lifelong), list[GrowthHistory]([()])
     for index in range(1, len(config.lifelong.tasks)):
         history, fields = histories[-1], None
         if method.growth is not None:
@@ -116,7 +121,7 @@ def make_learner(
     """
     if experiment.config.lifelong is None:
         return make_plain_learner(experiment, layout, objective)
-    return make_method(experiment.config.lifelong.method).learner(experiment, layout, objective)
+    return _method_of(experiment.config.lifelong).learner(experiment, layout, objective)
 
 
 def make_learner_and_stages(
@@ -134,7 +139,7 @@ def make_learner_and_stages(
       `make(growth_history)`, which makes the learner, and the stages.
     """
     assert experiment.config.lifelong is not None
-    method = make_method(experiment.config.lifelong.method)
+    method = _method_of(experiment.config.lifelong)
     stages = task_stages(experiment, layout, method)
     steps = count_steps(stages)
     # A learning rate decays over all updates, whose number is known by now.
@@ -189,7 +194,7 @@ def train(
     if config.lifelong is None:
         return run_start.train(config, **arguments)
     config = with_task_evaluations(config)
-    check = lambda config: check_takes_tasks(config, make_method(config.lifelong.method))
+    check = lambda config: check_takes_tasks(config, _method_of(config.lifelong))
     of_tasks = {"course": make_learner_and_stages, "check_added_tasks": check, "summarize": summarize_log}
     return run_start.train(config, **{**of_tasks, **arguments})
 

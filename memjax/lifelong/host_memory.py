@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -154,6 +154,13 @@ class HostMemory:
         with _on_host():
             ids = np.asarray(_draw(self.count, self.capacity, _to_host(key), number, replace=replace))
         return self.take(ids), (ids >= 0).astype(np.float32)
+
+    def choose(self, choose: Callable[..., Any], method_state: Mapping[str, Any], key: Any, number: int) -> np.ndarray:
+        """Returns the slots of `number` rows that `choose(method_state, memory, key, number)` draws from this memory by
+        the random key `key` and the state of the learning method.
+        """
+        with _on_host():
+            return np.asarray(choose(jax.device_get(method_state), self, _to_host(key), number))
 
     def take(self, ids: Int[Any, " *some"]) -> Any:
         """Returns the rows in the slots `ids`. See `memjax.lifelong.episodic_memory.read_slots`."""

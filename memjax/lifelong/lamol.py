@@ -14,6 +14,7 @@ of tokens of their answers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from memjax import config as configs
+from memjax.data.batch_iterator import make_padding_batch, write_row
+from memjax.data.documents import Examples
+from memjax.data.instruction_readers import is_answer_of_task
 from memjax.data.instructions import InstructionTokenizer, Marks, PromptExamples
+from memjax.data.prompts import prompt_room
+from memjax.data.source_readers import class_names
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.lifelong import episodic_memory as episodic
@@ -191,7 +197,8 @@ class GeneratedSamples(NamedTuple):
     form, and all of them decoded.
 
     Attributes:
-      rows: Token ids of the prompt, which ends with ANS, and of the answer, for all texts with exactly one ANS.
+      rows: Token ids of the prompt, which ends with ANS, and of the answer, for all texts with exactly one ANS
+        and a prompt that is not too long.
       texts: All generated texts, decoded.
     """
 
@@ -207,6 +214,7 @@ def write_samples(
     number: int,
     *,
     length: int,
+    room: int,
     seed: int,
     top_k: int = 20,
     temperature: float = 1.0,
@@ -216,8 +224,8 @@ def write_samples(
     """Generates `number` texts of at most `length` tokens with a language model, each by continuing the token id
     `mark`, and returns them as `GeneratedSamples`. `stop()` is called before each block of `at_once` texts.
 
-    Texts with exactly one ANS become rows. A text that has not ended when its row is full is used as it is, as in the
-    published code.
+    Texts with exactly one ANS become rows, unless their prompt is longer than those of tasks can be (`room`). A text
+    that has not ended when its row is full is used as it is, as in the published code.
 
     Args:
       model: Language model.
@@ -226,6 +234,7 @@ def write_samples(
       mark: Token id to continue: GEN, or the mark of a task.
       number: Number of texts to generate.
       length: Maximum number of tokens of a text, with its mark.
+      room: Largest number of tokens of a prompt. See `memjax.data.prompts.prompt_room`.
       seed: Seed of all random choices.
       top_k: Number of most probable tokens that a token is drawn from.
       temperature: Divisor of the logits.
@@ -249,7 +258,7 @@ def write_samples(
             samples.texts.append(
                 " ANS ".join(tokenizer.decode(part) for part in _split_at_marks(ids, tokenizer.answer_id))
             )
-            if row is not None:
+            if row is not None and len(row[0]) <= room:
                 samples.rows.append(row)
     return samples
 
@@ -295,7 +304,6 @@ def _refill_memory(
     """
     experiment, each = task.experiment, size // task.index
     began, measures = time.perf_counter(), {}
-    tokenizer, length = experiment.tokenizer, experiment.config.data.segment_length
     seed = int(jax.random.bits(key_for(context.key, "generate", 0)))
     parts: list[TaskSlice] = []
     first = sum(len(part.examples) for part in task.parts)
@@ -305,26 +313,12 @@ def _refill_memory(
             numbers = np.random.default_rng([seed, earlier]).integers(len(examples), size=each)
             parts.append(TaskSlice(ExampleSubset(examples, numbers), earlier, first))
         else:
-            mark = tokenizer.generate_id if settings.generation_token == "shared" else tokenizer.first_task_id + earlier
-            samples = write_samples(
-                experiment.model,
-                model_variables(state),
-                tokenizer,
-                mark,
-                each,
-                length=length,
-                seed=seed + 1_000_003 * earlier,
-                top_k=settings.top_k,
-                temperature=settings.temperature,
-                at_once=settings.generation_batch_size,
-                stop=context.stop,
+            examples, measured = _write_examples(settings, task, earlier, each, seed, state, context.stop)
+            measures |= {f"{name}_{earlier}": measure for name, measure in measured.items()}
+            context.report(
+                f"task {earlier}: {len(examples)} of {each} texts that were written have the form of an example"
             )
-            num_rows, texts = len(samples.rows), samples.texts[:10]
-            measures[f"kept_{earlier}"], measures[f"texts_{earlier}"] = num_rows / max(each, 1), texts
-            context.report(f"task {earlier}: {num_rows} of {each} texts that were written have one answer mark")
-            parts.append(
-                TaskSlice(PromptExamples(samples.rows, tokenizer, length=length, name="written"), earlier, first)
-            )
+            parts.append(TaskSlice(examples, earlier, first))
         first += each
     seconds = time.perf_counter() - began
     if settings.sample_source == "generated":
@@ -336,3 +330,91 @@ def _refill_memory(
         rows = JoinedExamples(parts, tells_task=settings.generation_token == "task")
         memory = fill_memory(memory, experiment, rows, context.key)
     return dataclasses.replace(state, method={**state.method, EPISODES: memory})
+
+
+def _write_examples(
+    settings: configs.LAMOL,
+    task: TaskInfo,
+    earlier: int,
+    number: int,
+    seed: int,
+    state: TrainState,
+    stop: Callable[[], None],
+) -> tuple[PromptExamples, dict[str, Any]]:
+    """Generates `number` texts of one earlier task, and returns those with the form of an example, and measures of
+    them by name: shares of all texts, nats a token of the texts that are kept and of real ones, and the first texts.
+    """
+    experiment, config = task.experiment, task.experiment.config
+    assert config.lifelong is not None
+    tokenizer, length, model = experiment.tokenizer, config.data.segment_length, experiment.model
+    instructions: Any = config.task
+    mark = tokenizer.generate_id if settings.generation_token == "shared" else tokenizer.first_task_id + earlier
+    variables = model_variables(state)
+    samples = write_samples(
+        model,
+        variables,
+        tokenizer,
+        mark,
+        number,
+        length=length,
+        room=prompt_room(length, instructions.max_answer_length),
+        seed=seed + 1_000_003 * earlier,
+        top_k=settings.top_k,
+        temperature=settings.temperature,
+        at_once=settings.generation_batch_size,
+        stop=stop,
+    )
+    examples = PromptExamples(samples.rows, tokenizer, length=length, name="written")
+    source, real = config.lifelong.ordered_tasks[earlier].source, task.parts[earlier].examples
+    nats = lambda texts: nats_of_texts(model, variables, texts, mark, length=length, answer_id=tokenizer.answer_id)
+    measures = {
+        "kept": len(samples.rows) / max(number, 1),
+        "of_task": sum(_is_of_task(row, tokenizer, source, real) for row in samples.rows) / max(number, 1),
+        "real_nats": nats(real),
+        "texts": samples.texts[:10],
+    }
+    return examples, measures | ({"written_nats": nats(examples)} if samples.rows else {})
+
+
+def _is_of_task(row: tuple[list[int], list[int]], tokenizer: InstructionTokenizer, source: Any, real: Any) -> bool:
+    """Returns whether the answer of a written row has the form of the answers of the task of some real examples."""
+    prompt, answer = map(tokenizer.decode, row)
+    classes = {*class_names(source).values()} or {
+        text for instruction in real.instructions for text in instruction.answers
+    }
+    return is_answer_of_task(answer, prompt, classes, source.answer_metric)
+
+
+def nats_of_texts(
+    model: Any, variables: Any, examples: Examples, mark: int, *, length: int, answer_id: int, most: int = 64
+) -> float:
+    """Returns the nats a token of examples as whole texts, each after the token id `mark`, under a language model.
+
+    Args:
+      model: Language model.
+      variables: Variables of the model.
+      examples: Rows of instructions. At most `most` are read, spread evenly over all.
+      mark: Token id in front of each row.
+      length: Number of tokens of a row.
+      answer_id: Token id of ANS.
+      most: Largest number of examples to read.
+    """
+    numbers = np.linspace(0, len(examples) - 1, min(len(examples), most)).round().astype(int)
+    rows = [examples.example(int(number)) for number in numbers]
+    batch = make_padding_batch(rows[0], (most,), length)
+    for place, row in enumerate(rows):
+        write_row(batch, place, row, True)
+    return float(_compile_nats(model, answer_id)(variables, batch, jnp.full(most, mark)))
+
+
+@functools.lru_cache(maxsize=8)
+def _compile_nats(model: Any, answer_id: int) -> Callable[..., Any]:
+    """Compiles the mean nats of a batch of instructions as whole texts, once for each model."""
+    read = model_loss(model, deterministic=True)
+
+    def mean_nats(variables: Any, batch: Batch, marks: Any) -> Any:
+        texts = language_rows(batch, marks, answer_id=answer_id)
+        _, _, nats, _ = read(variables, model.init_state(len(marks)), texts, jax.random.key(0))
+        return nats.mean()
+
+    return jax.jit(mean_nats)

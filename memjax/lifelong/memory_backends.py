@@ -56,6 +56,8 @@ def replay_key(state: TrainState) -> Any:
     return jax.random.fold_in(key_for(state.key, "replay", state.step), 0)
 
 
+Choose = Callable[[Mapping[str, Any], Any, Any, int], Any]
+"""A function `choose(method_state, memory, key, number)` that returns the ids of rows of a memory."""
 OfRows = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Batch], Any]
 """A function `f(model, variables, method_state, rows)` of a batch `[rows, ...]` that returns an array `[rows, ...]`."""
 
@@ -246,6 +248,7 @@ class HostMemoryBackend:
         reads: Callable[[str], bool],
         rows: int,
         replace: bool,
+        choose: Choose | None,
         split: bool,
     ):
         """Makes a backend without rows.
@@ -257,6 +260,7 @@ class HostMemoryBackend:
           reads: `reads(kind)` returns whether updates of a kind replay rows.
           rows: Number of rows that an update replays.
           replace: Whether rows are drawn with replacement.
+          choose: Function that chooses the rows to replay. None if all rows are equally likely.
           split: Whether arrays of the train state are split over several devices.
 
         Raises:
@@ -267,6 +271,7 @@ class HostMemoryBackend:
             raise ValueError(f"lifelong.method.memory.storage: {what}, allowed: 'device', or one process")
         self.memory, self._policy, self._offered = memory, policy, offered
         self._reads, self._rows, self._replace, self._split = reads, rows, replace, split
+        self._choose = choose
         self.host = HostArrays(memory.arrays, memory.restore, self._before, self._after)
 
     def init(self) -> HostExchange:
@@ -314,7 +319,12 @@ class HostMemoryBackend:
         """Returns the state with the rows to replay in its exchange."""
         if not self._reads(kind):
             return state
-        replayed, _ = self.memory.sample(replay_key(state), self._rows, replace=self._replace)
+        key = replay_key(state)
+        if self._choose is None:
+            replayed, _ = self.memory.sample(key, self._rows, replace=self._replace)
+        else:
+            others = {name: value for name, value in state.method.items() if name != EPISODES}
+            replayed = self.memory.take(self.memory.choose(self._choose, others, key, self._rows))
         return self._with_exchange(state, dataclasses.replace(state.method[EPISODES], drawn=replayed))
 
     def _after(self, state: TrainState, kind: str, batch: Any) -> TrainState:
@@ -420,6 +430,7 @@ def make_store(
     reads: Callable[[str], bool],
     rows: int,
     replace: bool,
+    choose: Choose | None = None,
 ) -> Store:
     """Makes the backend of a memory, on the devices or on the host. `offered` has the shapes of offered rows,
     `reads(kind)` tells whether a kind of update replays, `rows` is the number of rows that it replays.
@@ -431,13 +442,14 @@ def make_store(
       reads: `reads(kind)` returns whether updates of a kind replay rows.
       rows: Number of rows that an update replays.
       replace: Whether rows are drawn with replacement.
+      choose: Function that chooses the rows to replay. None if all rows are equally likely.
     """
     row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), offered["rows"])
     sizes = (row, options.capacity, 0 if offered["keys"] is None else offered["keys"].shape[-1])
     if options.place == "device":
         return DeviceMemoryBackend(*sizes, options.rule.policy, layout)
     memory = HostMemory(*sizes, index=options.index)
-    fields: dict[str, Any] = {"reads": reads, "rows": rows, "replace": replace}
+    fields: dict[str, Any] = {"reads": reads, "rows": rows, "replace": replace, "choose": choose}
     return HostMemoryBackend(memory, options.rule.policy, offered, split=layout is not None, **fields)
 
 

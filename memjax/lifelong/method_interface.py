@@ -122,9 +122,13 @@ class Method(NamedTuple):
     notes: Callable[[str, int, int, int], Sequence[str]] = lambda name, seen, total, epochs: ()
 
 
-def make_method(settings: Any) -> Method:
+def make_method(settings: Any, boundaries: str = "known") -> Method:
     """Makes the `Method` that settings such as `memjax.config.ELLE` describe, by calling the function that the settings
-    name, or their own `make`.
+    name, or their own `make`. `boundaries` is the setting `lifelong.task_boundaries` of the stream.
+
+    Args:
+      settings: Settings of a method.
+      boundaries: The setting `lifelong.task_boundaries` of the stream.
 
     Raises:
       ValueError: the settings are not those of a method, or a user's `make` returns something else.
@@ -134,6 +138,7 @@ def make_method(settings: Any) -> Method:
         raise ValueError(
             f"lifelong.method: given {type(settings).__name__}, allowed: {allowed}, or a Method of your own"
         )
+    settings = settings.for_boundaries(boundaries)
     method = import_by_name(settings.made_by)(settings) if settings.made_by else settings.make()
     if not isinstance(method, Method):
         kind = type(settings).__name__

@@ -212,13 +212,19 @@ def add_forgetting_events(scores: Float[Array, " some"], right: Bool[Array, " so
     return ticks.astype(scores.dtype) / (2 * DRAWS)
 
 
-def balanced_policy() -> Policy:
-    """Makes the policy that stores equally many rows of each group, a uniform sample of each.
+def balanced_policy(most: int | None = None) -> Policy:
+    """Makes the policy that stores equally many rows of each group, at most `most`, a uniform sample of each.
 
     Scores are random priorities. With G groups each stores `capacity // G` rows, some of them one more. A group that
     was offered fewer rows leaves its slots to the others. The number of groups need not be known: the rows with the
     lowest rank within their group are stored, and later rows can only raise the rank of a row.
+
+    Args:
+      most: Largest number of rows of a group. If the memory has room for so many of every group, rows of one group
+        never change those that are stored of another. None for no limit.
     """
+    if most is not None and most < 1:
+        raise ValueError(f"most: given {most}, allowed: 1 or more, or None")
 
     def decide(entries: MemoryEntries, offered: CandidateRows, key: Any) -> WriteDecision:
         capacity = entries.capacity
@@ -229,6 +235,8 @@ def balanced_policy() -> Policy:
         number = lax.iota(jnp.int32, rank.shape[0])
         best = lax.sort((rank, worse, number), num_keys=2)[2][:capacity]
         stored = jnp.zeros(rank.shape, bool).at[best].set(True) & real
+        if most is not None:
+            stored &= rank < most
         room = min(capacity, priorities.shape[0])
         free = jnp.nonzero(~stored[:capacity], size=room, fill_value=capacity)[0]
         slots = jnp.take(free, _rank(stored[capacity:]), mode="clip")

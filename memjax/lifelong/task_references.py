@@ -1,16 +1,26 @@
-"""The reference gradients of GEM: one for the rows of each earlier task in the memory."""
+"""The rows of earlier tasks that GEM and A-GEM project by: for GEM the reference gradient of each task, for A-GEM the
+choice of rows of all earlier tasks.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
+from memjax.data.example_batches import EXAMPLE
+from memjax.lifelong.components import Component, ReplayChoice
+from memjax.lifelong.episodic_memory import draw
 from memjax.lifelong.memory_backends import key_for, split_over_devices
+from memjax.lifelong.method_interface import TaskInfo
 from memjax.lifelong.update_streams import TASK
 from memjax.lifelong.updates import UpdateParts
 from memjax.training.optimizers import ReferenceGradients, make_reference_gradients
+from memjax.training.stages import PhaseContext
 from memjax.training.train_state import TrainState, model_variables
 from memjax.typing import Batch
 
@@ -52,3 +62,37 @@ def gradients_of_tasks(
         return jax.lax.cond(jnp.any(rows.weights > 0), lambda: jax.grad(loss)(state.params, rows), none)
 
     return make_reference_gradients(losses, state.params, lambda: jax.lax.map(gradient, rows))
+
+
+TASK_START = "task_start"
+"""Name in `TrainState.method` of the number of examples of all tasks before the one that is learned, an int32 scalar.
+Stored examples with smaller numbers are of earlier tasks."""
+
+
+def _begin_task(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
+    """Returns the state at the beginning of a task, with the number of its first example in the run."""
+    del context
+    start = jnp.asarray(task.parts[task.index].first, jnp.int32)
+    return dataclasses.replace(state, method={**state.method, TASK_START: start})
+
+
+def _draw_earlier_rows(method_state: Mapping[str, Any], memory: Any, key: Any, number: int) -> Int[Array, " number"]:
+    """Draws the ids of `number` rows of earlier tasks, with replacement. All are -1 if the memory has none.
+
+    Args:
+      method_state: State of the method, with the number of the first example of the task.
+      memory: The episodic memory.
+      key: Random key.
+      number: Number of ids to draw.
+    """
+    examples, used = jnp.asarray(memory.rows.extras[EXAMPLE]), jnp.arange(memory.capacity) < memory.count
+    is_earlier = used & (examples < method_state[TASK_START])
+    places = jnp.nonzero(is_earlier, size=memory.capacity, fill_value=-1)[0]
+    numbers = draw(jnp.sum(is_earlier), memory.capacity, key, number)
+    return jnp.where(numbers < 0, -1, places[numbers])
+
+
+EARLIER_ROWS = ReplayChoice(_draw_earlier_rows, lambda method_state, rows, nll, number: method_state)
+"""The choice of rows of earlier tasks, all equally likely. It needs the component `TASK_STARTS`."""
+TASK_STARTS = Component(TASK_START, lambda params: jnp.zeros((), jnp.int32), before_task=_begin_task)
+"""The component that stores where the task that is learned begins."""

@@ -102,8 +102,8 @@ def make_stream_update(parts: UpdateParts, *, separate_rows: bool, references: R
         gradients, query = _stream_gradients(parts, slim, episodes, batch, separate_rows)
         present, rows = _count_present(query), query.inputs.shape[1]
         reference = None if references is None else references(parts, slim, episodes, batch)
-        gradients = _weigh_by_rows(parts, gradients, present, rows)
-        new, sums = _apply_gradients(parts, slim, gradients, reference)
+        weighed = _weigh_by_rows(parts, gradients, present, rows)
+        new, sums = _apply_gradients(parts, slim, weighed, gradients, reference)
         return _write_batch(parts, state, new, episodes, batch, sums)
 
     return update
@@ -123,9 +123,9 @@ def make_joint_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
         gradients, query = _stream_gradients(parts, slim, episodes, batch, separate_rows)
         present, rows = _count_present(query), query.inputs.shape[1]
         replayed = _replay_beside(parts, state, slim, episodes)
-        gradients = _average_gradients(gradients, replayed.gradients)
-        gradients = _weigh_by_rows(parts, gradients, present + replayed.present, rows + replayed.present)
-        new, sums = _apply_gradients(parts, slim, gradients)
+        joint = _average_gradients(gradients, replayed.gradients)
+        weighed = _weigh_by_rows(parts, joint, present + replayed.present, rows + replayed.present)
+        new, sums = _apply_gradients(parts, slim, weighed, gradients)
         new, episodes, sums = _record_replay_beside(parts, state, new, episodes, replayed, sums)
         return _write_batch(parts, state, new, episodes, batch, sums)
 
@@ -147,8 +147,8 @@ def make_projected_update(parts: UpdateParts, *, separate_rows: bool) -> Update:
         present, rows = _count_present(query), query.inputs.shape[1]
         replayed = _replay_beside(parts, state, slim, episodes)
         reference = ReferenceGradients(lambda name: replayed.gradients.params, *[_refuse_losses] * 3)
-        gradients = _weigh_by_rows(parts, gradients, present, rows)
-        new, sums = _apply_gradients(parts, slim, gradients, reference)
+        weighed = _weigh_by_rows(parts, gradients, present, rows)
+        new, sums = _apply_gradients(parts, slim, weighed, gradients, reference)
         new, episodes, sums = _record_replay_beside(parts, state, new, episodes, replayed, sums)
         return _write_batch(parts, state, new, episodes, batch, sums)
 
@@ -162,7 +162,7 @@ def make_replay_update(parts: UpdateParts) -> Update:
         slim, episodes = _take_out_memory(state)
         rows = _sample_replay(parts, state, episodes)
         gradients = _replay_gradients(parts, _with_support(parts, slim, episodes, batch, rows), rows)
-        new, sums = _apply_gradients(parts, slim, gradients)
+        new, sums = _apply_gradients(parts, slim, _weigh_replay(parts, gradients), gradients)
         new = _record_replayed_loss(parts, new, rows, sums["nll"])
         episodes = _record_replayed_answers(parts, state, episodes, rows, sums)
         return dataclasses.replace(new, method={**new.method, EPISODES: episodes}), sums
@@ -179,7 +179,7 @@ def make_replay_episode_update(parts: UpdateParts) -> Update:
         slim, episodes = _take_out_memory(_mark_classes(parts, state, batch))
         rows = _sample_replay(parts, state, episodes)
         gradients = _replay_gradients(parts, _with_support(parts, slim, episodes, batch, rows), rows)
-        new, sums = _apply_gradients(parts, slim, gradients)
+        new, sums = _apply_gradients(parts, slim, _weigh_replay(parts, gradients), gradients)
         episodes = _record_replayed_answers(parts, state, episodes, rows, sums)
         return _write_batch(parts, state, new, episodes, batch, sums)
 
@@ -246,7 +246,11 @@ def _replay_gradients(parts: UpdateParts, state: TrainState, rows: Batch) -> Gra
     """Computes the gradients of replayed rows. Their dropout uses a separate random key."""
     state = dataclasses.replace(state, key=key_for(state.key, "replay", 1))
     memory = parts.model.init_state(rows.inputs.shape[1])
-    gradients = _compute_gradients(parts, parts.replay_objective, state, rows, memory)
+    return _compute_gradients(parts, parts.replay_objective, state, rows, memory)
+
+
+def _weigh_replay(parts: UpdateParts, gradients: Gradients) -> Gradients:
+    """Multiplies gradients of replayed rows by the replay factor of episodes."""
     return gradients if parts.replay_factor is None else _scale_gradients(gradients, parts.replay_factor)
 
 
@@ -257,13 +261,26 @@ def _compute_gradients(
 
 
 def _apply_gradients(
-    parts: UpdateParts, state: TrainState, gradients: Gradients, reference: ReferenceGradients | None = None
+    parts: UpdateParts,
+    state: TrainState,
+    gradients: Gradients,
+    of_task: Gradients,
+    reference: ReferenceGradients | None = None,
 ) -> tuple[TrainState, Sums]:
-    """Updates the parameters with gradients, and then the states of components."""
+    """Updates the parameters with gradients, and then the states of components.
+
+    Args:
+      parts: Parts of the updates of the learner.
+      state: Train state before the update, without its memory.
+      gradients: Gradients to apply.
+      of_task: Gradients of the batch of the stream by itself, or of replayed rows where the update has no such batch,
+        whatever they weigh in `gradients`, for components that measure the progress on the task.
+      reference: Reference gradients of a gradient transformation. None for none.
+    """
     hooked = [component for component in parts.components if component.after_update is not None]
 
-    def after_update(method: Any, before: Any, after: Any, gradients: Any) -> Any:
-        arrays = [parts.functions.select_trained(tree) for tree in (before, after, gradients)]
+    def after_update(method: Any, before: Any, after: Any, _: Any) -> Any:
+        arrays = [parts.functions.select_trained(tree) for tree in (before, after, of_task.params)]
         update = lambda component: component.after_update(method[component.name], *arrays)
         return {**method, **{component.name: update(component) for component in hooked}}
 
@@ -331,14 +348,14 @@ class _Replayed(NamedTuple):
 def _replay_beside(parts: UpdateParts, state: TrainState, slim: TrainState, episodes: Any) -> _Replayed:
     """Draws rows of the memory to replay beside a batch, and computes their gradients."""
     rows = _sample_replay(parts, state, episodes)
-    return _Replayed(rows, _replay_gradients(parts, slim, rows), _count_present(rows))
+    return _Replayed(rows, _weigh_replay(parts, _replay_gradients(parts, slim, rows)), _count_present(rows))
 
 
 def _sample_replay(parts: UpdateParts, state: TrainState, episodes: Any) -> Batch:
     """Draws rows to replay, `[1, rows, ...]`. Rows that the memory does not have yet weigh nothing."""
     assert parts.replay is not None and parts.memory is not None
     number, key, store = parts.replay.rows, replay_key(state), parts.memory.store
-    if parts.replay.choice is None:
+    if parts.replay.choice is None or store.outside:  # The host has drawn by the choice already.
         rows = store.sample(episodes, key, number, replace=parts.replay.replace)
     else:
         rows = store.take(episodes, parts.replay.choice.draw(state.method, episodes, key, number))

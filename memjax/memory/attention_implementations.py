@@ -67,7 +67,7 @@ def choose_implementation(
       ValueError: The wanted program cannot compute this attention.
 
     Example:
-      >>> choose_implementation("auto", {"blocks": "", "fused": "a program for 'cpu', allowed: for 'tpu'"}, 4096)
+      >>> choose_implementation("auto", {"blocks": "", "fused": "a program for 'cpu'"}, 4096)
       'reference'
     """
     if wanted == "auto":
@@ -101,6 +101,7 @@ def read_segment(
     window: int | None = None,
     counted: tuple[int, ...] = (),
     bias: Array | None = None,
+    distance_bias: Array | None = None,
     position_factors: tuple[Array, Array] | None = None,
     **options: Any,
 ) -> tuple[Array, AttentionWeights]:
@@ -117,6 +118,8 @@ def read_segment(
       window: Largest number of keys that a query sees, itself included. None for no limit.
       counted: Numbers of first keys whose weights are summed. See `block_attention`.
       bias: Summand of the scaled scores, but for 'fused'. None for none.
+      distance_bias: `[heads, distances]`, what `bias` says, by distance, for 'blocks', which then needs no `bias`. See
+        `block_attention`. None for none.
       position_factors: Queries of relative positions and encodings of distances, for 'blocks'. See `block_attention`.
         None for none.
       **options: `scale`, `cap`, `dropout_rate` and `dropout_key` of `attention_with_weights`.
@@ -129,7 +132,8 @@ def read_segment(
     if implementation == "blocks":
         names = ("position_queries", "relative_keys")
         positions = {} if position_factors is None else dict(zip(names, position_factors, strict=True))
-        options |= {"mask": visible, "bias": bias, "counted": counted}
+        options |= {"mask": visible, "distance_bias": distance_bias, "counted": counted}
+        options["bias"] = bias if distance_bias is None else None
         z, sums = block_attention(queries, keys, values, **positions, **options)
         return z, AttentionWeights(None, dict(zip(counted, jnp.moveaxis(sums, -1, 0), strict=True)))
     z, weights = attention_with_weights(queries, keys, values, mask=visible, bias=bias, **options)

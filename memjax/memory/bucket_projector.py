@@ -119,9 +119,21 @@ class BucketProjector(Projector):
             distances = key_places(runs, total)[total - length :, None] - key_places(runs, total)[None, :]
         bias: Any = bucket_bias(weights["position_bias"], distances, max_distance=self.max_distance)
         bias = bias if bias.ndim == 4 else bias[None]
+        return queries, keys, self._scale_bias(weights, bias, queries.shape[-1])
+
+    def distance_bias(self, weights: Weights, head_dim: int) -> Float[Array, "heads distances"] | None:
+        """Returns T5's biases of the distances up to `max_distance`. None without buckets."""
+        if not self.num_buckets:
+            return None
+        longest_first = relative_distances(1, self.max_distance + 1)
+        bias = bucket_bias(weights["position_bias"], longest_first, max_distance=self.max_distance)[:, :, ::-1]
+        return self._scale_bias(weights, bias[None], head_dim)[0, :, 0]
+
+    def _scale_bias(self, weights: Weights, bias: Array, head_dim: int) -> Array:
+        """Multiplies biases, `[#batch, heads, length, total]`, by the factor of the scores where that is asked for."""
         if self.query_key_norm:
-            return queries, keys, bias * jnp.abs(weights["scale"])[None, :, None, None]
-        return queries, keys, bias * queries.shape[-1] ** -0.5 if self.bias_scaling == "always" else bias
+            return bias * jnp.abs(weights["scale"])[None, :, None, None]
+        return bias * head_dim**-0.5 if self.bias_scaling == "always" else bias
 
     def _normalize(self, x: Array) -> Array:
         """Divides `x` by its length along the last axis, with the sum of squares in at least float32."""

@@ -355,6 +355,7 @@ class HiddenStateAttention(ProjectedAttention):
         factors = self.projector.position_factors(weights, queries, keys.shape[1], drop)
         if factors is None:
             queries, keys, options["bias"] = self._place(weights, queries, keys, None, drop)
+            options["distance_bias"] = self.projector.distance_bias(weights, self.head_dim)
         queries = self.projector.add_content_bias(weights, queries)
         options |= {"position_factors": factors, "counted": (self._num_slots,)}
         options |= {"scale": self.projector.scale(weights), "cap": self.projector.score_cap}

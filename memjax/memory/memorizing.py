@@ -376,7 +376,7 @@ class MemorizingAttention(ProjectedAttention):
         neighbor_options: dict[str, Any] = {"scale": scale} if self._drops_inputs else options
         here = {"mask": local.visible, "bias": local.scores, **options}
         if isinstance(memory, EmptyState):
-            return self._read_local(local, options, deterministic), Aux()
+            return self._read_local(weights, local, options, deterministic), Aux()
         queries = self.projector.add_content_bias(weights, queries)
         near, has_all_slots = None, self.retrieval == "threshold"
         if num_shards(memory.slot_axis, memory.valid.shape[1]) > 1:
@@ -398,18 +398,21 @@ class MemorizingAttention(ProjectedAttention):
             search["reads_empty_slots"] = self._reads_empty_slots
             from_memory = read_neighbors(queries, memory, self.num_neighbors, **search)
         arrays = {} if near is None else near.arrays
-        from_local = self._read_local(local, options, deterministic)
+        from_local = self._read_local(weights, local, options, deterministic)
         return self._merge(from_memory, from_local, memory.valid.any(axis=1), mask, arrays)
 
     @property
     def _why_reference(self) -> str:
         return "merge 'joint', allowed: 'reference'" if self.merge == "joint" else ""
 
-    def _read_local(self, local: LocalAttention, options: dict[str, Any], deterministic: bool) -> Array:
+    def _read_local(
+        self, weights: Weights, local: LocalAttention, options: dict[str, Any], deterministic: bool
+    ) -> Array:
         """Reads cache and segment."""
         not_fused = f"{type(self).__name__}, allowed: 'reference' or 'blocks'"
         implementation = self._choose_implementation(local.queries, local.keys, deterministic, not_fused)
         seen: dict[str, Any] = {"visible": local.visible, "bias": local.scores, **options}
+        seen["distance_bias"] = self.projector.distance_bias(weights, self.head_dim)
         return read_segment(implementation, *local[:3], **seen)[0]
 
     def _merge(

@@ -174,6 +174,16 @@ class Projector:
         """
         return None
 
+    def distance_bias(self, weights: Weights, head_dim: int) -> Float[Array, "heads distances"] | None:
+        """Returns the scores that `place` adds for one run of slots by distance, that of 0 first; longer distances have
+        the last one. None, the default, for a projector whose scores depend on more, or that has none.
+
+        Args:
+          weights: Parameters.
+          head_dim: Width of a head.
+        """
+        return None
+
     def add_content_bias(self, weights: Weights, queries: Array) -> Array:
         """Returns the queries with a bias that scores every key by content, whatever its position. By default they are
         returned unchanged.
@@ -272,7 +282,7 @@ class ProjectedAttention(Residual, LayerMemory, kw_only=True):
         if self.attention_dropout and not deterministic:
             not_fused = f"attention_dropout {self.attention_dropout}, allowed: 0, 'reference' or 'blocks'"
         reason = self._why_reference
-        fused = reason or not_fused or why_not_fused(queries, keys, head_axis=MODEL)
+        fused = reason or not_fused or why_not_fused(queries, keys, cap=self.projector.score_cap, head_axis=MODEL)
         reasons, size = {"blocks": reason, "fused": fused}, score_bytes(queries, keys)
         return choose_implementation(self.attention_implementation, reasons, size)
 

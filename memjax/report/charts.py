@@ -29,7 +29,7 @@ SERIES = ["#0072b2", "#d55e00", "#009e73", "#b3579a", "#3a9ad9", "#c28800"]
 """Colours of the series of a chart, in order. People with colour blindness can tell them apart."""
 
 GAIN = "#2166ac"
-"""Colour of values above 0, where a memory or method helps."""
+"""Colour of values above 0: scores that rise with a memory or method."""
 
 LOSS = "#b2182b"
 """Colour of values below 0, where a memory or method harms."""

@@ -50,7 +50,7 @@ def panels(run: OpenedRun) -> Iterator[Panel]:
 
 
 def _memory_panel(run: OpenedRun) -> Panel:
-    """Makes the panel with a shaded document and the tokens that gain most by the memory."""
+    """Makes the panel with a shaded document and the tokens whose nats fall most with the memory."""
     with_memory, without_memory = run.nats_with_memory, run.nats_without_memory
     gains = without_memory.nats - with_memory.nats
     words = token_texts(run, with_memory.tokens.tolist())

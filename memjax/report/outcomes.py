@@ -29,6 +29,10 @@ LOGGED = {
 }
 """Numbers that every line of a kind has. Lines of other kinds have `step`."""
 
+WRITTEN = ("kept", "of_task", "written_nats", "real_nats")
+"""Measures of generated pseudo-samples. A line has each for every earlier task, with the number of the task behind it.
+"""
+
 MAY_BE_LOGGED = ("stage", "skipped", "first_step_seconds")
 """Numbers that some lines have."""
 
@@ -61,7 +65,10 @@ def _damage_of_line(line: Mapping[str, Any], measures: Sequence[str]) -> str:
         return "its name is no text"
     numbers = (*LOGGED.get(line["kind"], ("step",)), *(name for name in MAY_BE_LOGGED if name in line))
     wrong = [name for name in numbers if not isinstance(line.get(name), int | float)]
-    wrong += [name for name in (*MAY_BE_UNKNOWN, *measures) if not isinstance(line.get(name), int | float | None)]
+    written = [name for name in line if line["kind"] == "generated" and name.rpartition("_")[0] in WRITTEN]
+    wrong += [
+        name for name in (*MAY_BE_UNKNOWN, *measures, *written) if not isinstance(line.get(name), int | float | None)
+    ]
     return f"it has no number {wrong[0]}" if wrong else ""
 
 
@@ -105,7 +112,7 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
       `whole`: last score on the data of all tasks together, if that is scored after every task. `after_each`: lists
       with a value after every task: the score on the data of all tasks together and the mean over the tasks learned so
       far, or for nats without the former AP and AP+. `kept_bytes`: bytes that the method stores beside the model, by
-      kind. `cost`: times (`stream_cost`, `phase_costs`) and `parameters`, the final size of the model.
+      kind. `cost`: times (`stream_cost`, `phase_costs`) and `parameters`, the final size. `written`: `average_written`.
     """
     from memjax.lifelong.metrics import kept_bytes, perplexities_after_each
     from memjax.tasks import make_task
@@ -126,8 +133,7 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
         raise ValueError(f"{file}: damaged ({error}), allowed: {LOG}") from None
     if not facts:
         return {}
-    measure, names = facts["measure"], facts["tasks"]
-    scores = np.array(facts["scores"], np.float64)
+    measure, names, scores = facts["measure"], facts["tasks"], np.array(facts["scores"], np.float64)
     lines = [line for line in logged if line["kind"] == "evaluation" and line.get("phase") == "after"]
     newest = {line["name"]: line for line in lines if line.get("name")}
     training = [line for line in logged if line["kind"] == "train"]
@@ -135,7 +141,8 @@ def stream_facts(run: str, config: Config, log: Sequence[Mapping[str, Any]] | No
     cost = stream_cost(config, training, [newest[name] for name in names]) | phase_costs(logged, ends)
     shapes = saved_shapes(run)
     cost["parameters"] = sum(math.prod(shape.shape) for name, shape in shapes.items() if name.startswith("params/"))
-    further_facts = {"kept_bytes": kept_bytes(shapes), "cost": cost}
+    written = average_written(logged, [part.name for part in config.lifelong.ordered_tasks])
+    further_facts = {"kept_bytes": kept_bytes(shapes), "cost": cost} | ({"written": written} if written else {})
     wholes = {line.get("stage", 0): line[measure] for line in lines if line.get("name") == WHOLE and measure in line}
     if measure == NATS and not wholes and len(scores) == facts["num_tasks"]:
         each = perplexities_after_each(scores)
@@ -230,6 +237,34 @@ def phase_costs(logged: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -
         costs["generation_seconds"] = sum(line["seconds"] for line in written)
         costs["samples"] = sum(line["samples"] for line in written)
     return costs
+
+
+def average_written(logged: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Returns measures of the pseudo-samples that were generated of each task, means over the tasks before which they
+    were generated, as a dict from the name of a task to a dict.
+
+    Args:
+      logged: All lines of the run's `metrics.jsonl`.
+      names: Names of the tasks in the order of training.
+
+    Returns:
+      Those of these measures that were logged: `kept`: share of the texts with the form of an example. `of_task`: share
+      of them whose answer has the form of the task's answers, such as one of its classes. `written_nats` and
+      `real_nats`: nats a token of the texts that are kept, and of real examples of the task, under the model that
+      generated.
+
+    Example:
+      >>> lines = [{"kind": "generated", "kept_0": share, "real_nats_0": 4.0} for share in (0.5, 1.0)]
+      >>> average_written(lines, ["x", "y"])
+      {'x': {'kept': 0.75, 'real_nats': 4.0}}
+    """
+    lines, averages = [line for line in logged if line["kind"] == "generated"], dict[str, dict[str, float]]()
+    for number, name in enumerate(names):
+        for measure in WRITTEN:
+            values = [line.get(f"{measure}_{number}") for line in lines]
+            if values := [value for value in values if value is not None]:
+                averages.setdefault(name, {})[measure] = statistics.fmean(values)
+    return averages
 
 
 def count_spikes(updates: Sequence[Mapping[str, Any]], ends: Sequence[int] = ()) -> int:

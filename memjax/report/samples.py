@@ -227,7 +227,6 @@ def _answers(run: OpenedRun) -> Table:
     names = [task.name for task in stream.ordered_tasks][:MOST_TASKS] if stream else [""]
     split = next((evaluation.split for evaluation in config.evaluations if evaluation.task), config.evaluation.split)
     rows: list[tuple[Any, ...]] = []
-    room = config.data.segment_length - run.loaded_run.experiment.task.settings.max_answer_length
     of_task = lambda loaded, name: loaded.experiment.of_task(name) if name else loaded.experiment
     for name in names:
         instruction = of_task(run.loaded_run, name).documents(split).instructions[0]
@@ -239,7 +238,7 @@ def _answers(run: OpenedRun) -> Table:
         for name in names:
             experiment = of_task(loaded, name)
             options = {"rows": 1, "adapt_rows": loaded.experiment.adapt_rows}
-            prompts = [experiment.documents(split).prompt(0, room)]
+            prompts = [experiment.documents(split).prompt(0)]
             task = experiment.task
             answer = task.write(experiment.model, loaded.variables, prompts, experiment.datasets, **options)[0]
             written[name].append((None, words, shorten(answer)))

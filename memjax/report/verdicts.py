@@ -17,6 +17,7 @@ LEVEL_OF_SIGNIFICANCE = 0.05
 LEAST_UNITS = 3
 MOST_CLAIMS = 10  # A table with more of them is corrected.
 TOO_FEW = "too few"
+NOT_SEARCHED = "not searched"
 _ROUNDING = 1e-12  # Relative to the scores. Equal runs may differ by as much, and their mean would look certain.
 
 
@@ -30,7 +31,10 @@ class Comparison(NamedTuple):
       units: Number of units.
       unit: Kind of the units, in the singular, such as "order", "seed" or "document".
       p: Two-sided p-value of Student's t, corrected where `correct_for_many` was applied. NaN of too few units.
-      verdict: "gain" or "loss" where p is below 0.05, else "level". "too few" of fewer than three units.
+      verdict: "gain" or "loss" where p is below 0.05, else "level". "too few" of fewer than three units. "not searched"
+        after `withhold_verdict`.
+      least: Smallest difference that would have been a gain or a loss with this error: half of the 95 % interval by
+        Student's t, wider where `correct_for_many` was applied. NaN of too few units.
     """
 
     difference: float
@@ -39,6 +43,7 @@ class Comparison(NamedTuple):
     unit: str
     p: float
     verdict: str
+    least: float = math.nan
 
     @property
     def counted(self) -> str:
@@ -81,12 +86,18 @@ def compute_interval(scores: npt.ArrayLike, *, unit: str = "seed") -> Interval:
       >>> compute_interval([[0.5, 0.75], [0.75, 0.5]])
       Interval(mean=0.625, half_width=0.0, units=2, unit='order')
     """
-    from scipy import special  # `scipy.stats` takes half a second to import.
-
     values, unit = _independent_units(np.asarray(scores, np.float64), unit)
     mean, error = _mean_and_error(values)
-    width = float(special.stdtrit(values.size - 1, 1 - LEVEL_OF_SIGNIFICANCE / 2)) * error if values.size > 1 else error
-    return Interval(mean, width, values.size, unit)
+    return Interval(mean, _half_width(error, values.size, LEVEL_OF_SIGNIFICANCE), values.size, unit)
+
+
+def _half_width(error: float, units: int, level: float) -> float:
+    """Returns half of the interval of a mean with this standard error by Student's t, outside of which p is below
+    `level`. NaN of fewer than two units.
+    """
+    from scipy import special  # `scipy.stats` takes half a second to import.
+
+    return float(special.stdtrit(units - 1, 1 - level / 2)) * error if units > 1 else math.nan
 
 
 def _independent_units(values: np.ndarray, unit: str) -> tuple[np.ndarray, str]:
@@ -131,7 +142,7 @@ def compare_pairs(
       >>> compare_pairs([[0.75, 0.8, 0.82], [0.7, 0.8, 0.9]], [[0.5, 0.6, 0.5], [0.5, 0.5, 0.4]])[2:4]
       (2, 'order')
     """
-    from scipy import special  # `scipy.stats` takes half a second to import.
+    from scipy import special
 
     scores, control = np.asarray(scores, np.float64), np.asarray(control, np.float64)
     if scores.shape != control.shape or scores.ndim not in (1, 2):
@@ -152,7 +163,19 @@ def compare_pairs(
         p = 0.0 if difference else 1.0
     better = (difference > 0) == more_is_better
     verdict = "level" if p >= LEVEL_OF_SIGNIFICANCE else "gain" if better else "loss"
-    return Comparison(difference, error, units, unit, p, verdict)
+    return Comparison(difference, error, units, unit, p, verdict, _half_width(error, units, LEVEL_OF_SIGNIFICANCE))
+
+
+def withhold_verdict(comparison: Comparison) -> Comparison:
+    """Returns a comparison that says "not searched" in place of its verdict and p-value, for contenders whose settings
+    were not searched with equal budgets. `correct_for_many` does not count it.
+
+    Example:
+      >>> found = withhold_verdict(compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5]))
+      >>> found.verdict, show_p(found.p), format_difference(found, 2)
+      ('not searched', '', '+0.26 ± 0.03')
+    """
+    return comparison._replace(p=math.nan, verdict=NOT_SEARCHED, least=math.nan)
 
 
 def compare_documents(
@@ -204,12 +227,17 @@ def correct_for_many(comparisons: Sequence[Comparison]) -> list[Comparison]:
       0.018 0.197
     """
     claims = sorted((c.p, number) for number, c in enumerate(comparisons) if not math.isnan(c.p))
-    corrected, largest = list(comparisons), 0.0
+    corrected, largest, rejected = list(comparisons), 0.0, 0
     if len(claims) > MOST_CLAIMS:
         for rank, (p, number) in enumerate(claims):
             largest = max(largest, min(1.0, p * (len(claims) - rank)))
-            verdict = comparisons[number].verdict if largest < LEVEL_OF_SIGNIFICANCE else "level"
-            corrected[number] = comparisons[number]._replace(p=largest, verdict=verdict)
+            comparison = comparisons[number]
+            rejected = rank + 1 if largest < LEVEL_OF_SIGNIFICANCE else rejected
+            verdict = comparison.verdict if largest < LEVEL_OF_SIGNIFICANCE else "level"
+            # What is level would have had to pass at the step at which the correction stopped.
+            level = LEVEL_OF_SIGNIFICANCE / (len(claims) - min(rank, rejected))
+            least = _half_width(comparison.error, comparison.units, level)
+            corrected[number] = comparison._replace(p=largest, verdict=verdict, least=least)
     return corrected
 
 
@@ -285,6 +313,32 @@ def show_difference(comparison: Comparison, digits: int = 4) -> str:
     missing = "an error" if math.isnan(comparison.error) else "a verdict"
     p = f"p {show_p(comparison.p)}".replace("p <", "p < ") if show_p(comparison.p) else f"too few for {missing}"
     return f"{format_difference(comparison, digits)} ({comparison.counted}, {p})"
+
+
+def show_verdict(comparison: Comparison, digits: int | None = None) -> str:
+    """Formats a verdict for a table, with the smallest difference that would have shown beside "level". `digits` is the
+    number of decimals, None for two significant digits.
+
+    Example:
+      >>> show_verdict(compare_pairs([0.75, 0.4, 0.82], [0.5, 0.6, 0.5]), 2)
+      'level (0.70 would show)'
+      >>> show_verdict(compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5]))
+      'gain'
+    """
+    return " ".join(filter(None, (comparison.verdict, show_least(comparison, digits))))
+
+
+def show_least(comparison: Comparison, digits: int | None = None) -> str:
+    """Formats the smallest difference that would have been a gain or a loss, in brackets. '' for other verdicts than
+    "level". `digits` is the number of decimals, None for two significant digits.
+
+    Example:
+      >>> show_least(compare_pairs([0.75, 0.4, 0.82], [0.5, 0.6, 0.5]))
+      '(0.7 would show)'
+    """
+    if comparison.verdict != "level" or not math.isfinite(comparison.least):
+        return ""
+    return f"({format(comparison.least, '.2g' if digits is None else f'.{digits}f')} would show)"
 
 
 def show_p(p: float) -> str:

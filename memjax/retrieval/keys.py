@@ -27,7 +27,7 @@ from memjax.training.runs import config_to_dict
 __all__ = ["SPALM_TAP", "TAP", "KeyReader", "KeyExtractor", "make_key_extractor"]
 
 TAP = "layer_-1/feed_forward_input_normed"
-"""Inner tensor that worked best as the key of kNN-LM: the input of the last feed-forward part, after its norm."""
+"""Inner tensor that the paper of kNN-LM has as its key: the input of the last feed-forward part, after its norm."""
 SPALM_TAP = "output_normed"
 """Inner tensor that SPALM searches with: the final hidden state that the softmax reads."""
 

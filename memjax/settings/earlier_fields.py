@@ -314,6 +314,7 @@ DROPPED = {
 
 
 FORMERLY: dict[str, dict[str, Any]] = {
+    "AGEM": {"reference_tasks": "all"},
     "InfinityFormer": {"density_init": "published", "kl_over_layers": "mean"},
     "Memformer": {
         "unit_length_updates": False,

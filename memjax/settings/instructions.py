@@ -65,7 +65,8 @@ class Sst(InstructionFiles):
     """
 
     answer_metric = "class"
-    parsed_by = "memjax.data.instructions:sst_instructions"
+    parsed_by = "memjax.data.instruction_readers:sst_instructions"
+    classes_named_by = "memjax.data.source_readers:name_polarities"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class Woz(InstructionFiles):
     """
 
     answer_metric = "dialogue_state"
-    parsed_by = "memjax.data.instructions:woz_instructions"
+    parsed_by = "memjax.data.instruction_readers:woz_instructions"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class WikiSql(InstructionFiles):
     """
 
     answer_metric = "logical_form"
-    parsed_by = "memjax.data.instructions:wikisql_instructions"
+    parsed_by = "memjax.data.instruction_readers:wikisql_instructions"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class InstructionLines(InstructionFiles):
     Every line is a JSON object with `question`, `answers` (a list, or one text), and optionally `context`.
     """
 
-    parsed_by = "memjax.data.instructions:read_instruction_lines"
+    parsed_by = "memjax.data.instruction_readers:read_instruction_lines"
 
     answer_metric: Literal["words", "class", "logical_form", "dialogue_state"] = "words"
     """comparison of a generated answer with the right one: 'words' = F1 of their words; 'class' = equality with the
@@ -115,7 +116,7 @@ class SeqioInstructions(InstructionSource):
     Inputs that are too long lose their end.
     """
 
-    opened_as = {"instructions": "memjax.data.instructions:open_seqio_instructions"}
+    opened_as = {"instructions": "memjax.data.instruction_readers:open_seqio_instructions"}
 
     name: str = ""
     """registered name of the seqio Task; SEQIO_MODULES names the module that registers it"""
@@ -129,7 +130,7 @@ class ToyInstructions(InstructionSource):
     """Synthetic instructions to copy, reverse or sort some letters."""
 
     answer_metric = "class"
-    opened_as = {"instructions": "memjax.data.instructions:open_toy_instructions"}
+    opened_as = {"instructions": "memjax.data.instruction_readers:open_toy_instructions"}
 
     change: Literal["copy", "reverse", "sort"] = "copy"
     """operation that turns the letters of the context into the answer"""

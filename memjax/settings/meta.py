@@ -132,8 +132,8 @@ class MetaMbPA(NeighborAdaptationMethod):
     """exclude a stored row from its own neighbours"""
     adaptation_scope: Literal["once", "per_batch", "per_example"] = "once"
     """parameters that answer: 'once' = adapted once, to random stored rows; 'per_batch' = adapted for every batch of
-    `evaluation.batch_size` rows, to the neighbours of their mean key; 'per_example' = adapted for every row, to its own
-    neighbours (MbPA++)"""
+    `evaluation.batch_size` rows, to the neighbours of their mean key, which tells their task, since all are of one;
+    'per_example' = adapted for every row, to its own neighbours (MbPA++)"""
     adaptation_learning_rate: Annotated[float, zero_or_more()] = 1e-5
     """learning rate of the adaptation before answering"""
 
@@ -148,6 +148,10 @@ class MetaMbPA(NeighborAdaptationMethod):
         groups = config.training.num_microbatches
         fits = self.share_neighborhood or groups == 1
         require(fits, "training.num_microbatches", groups, f"1 with {field}share_neighborhood False")
+        stream = config.lifelong
+        has_borders = stream is None or stream.task_boundaries == "known" or self.adaptation_scope != "per_batch"
+        borders = "" if stream is None else stream.task_boundaries
+        require(has_borders, "lifelong.task_boundaries", borders, f"'known' with {field}adaptation_scope 'per_batch'")
         place = self.memory.storage
         require(
             place == "device" or not self.meta_train,

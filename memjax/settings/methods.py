@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from memjax.settings.checks import Settings, require
@@ -49,6 +49,13 @@ class Method(Settings):
         as those of a user's own, define it.
         """
         raise ValueError(f"lifelong.method: given {type(self).__name__}, allowed: a class that defines make()")
+
+    def for_boundaries(self, boundaries: str) -> Method:
+        """Returns the settings for a stream with these `lifelong.task_boundaries`. They differ where the default of a
+        field depends on whether the method is told the boundaries.
+        """
+        del boundaries
+        return self
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +166,9 @@ class Replay(Method):
 class AGEM(Method):
     """A-GEM (Chaudhry et al. 2019): gradients are projected so that updates do not increase the loss on rows that are
     drawn from an episodic memory.
+
+    As in the paper, the rows are of earlier tasks alone where the stream tells the boundaries between tasks. Where it
+    does not, they are of all tasks so far.
     """
 
     made_by = "memjax.lifelong.basic_methods:agem"
@@ -166,6 +176,10 @@ class AGEM(Method):
     """memory of earlier rows"""
     reference_batch_size: Count = 32
     """number of rows of the memory whose gradient is the reference for a projection"""
+    reference_tasks: Literal["earlier", "all"] | None = None
+    """tasks whose stored rows can be drawn for the reference: 'earlier' = those before the task that is learned, as in
+    the paper; 'all' = also the task that is learned; None = 'earlier' where `lifelong.task_boundaries` is 'known', else
+    'all'"""
     projection_interval: Number = 0
     """number of examples of the stream between two projected updates; 0 = every update is projected"""
 
@@ -175,6 +189,15 @@ class AGEM(Method):
         every update.
         """
         return self.projection_interval
+
+    def for_boundaries(self, boundaries: str) -> Method:
+        tasks = self.reference_tasks or ("earlier" if boundaries == "known" else "all")
+        return replace(self, reference_tasks=tasks)
+
+    def check(self, field: str, config: Config) -> None:
+        boundaries = config.lifelong.task_boundaries if config.lifelong else "known"
+        fits = boundaries == "known" or self.reference_tasks != "earlier"
+        require(fits, "lifelong.task_boundaries", boundaries, f"'known' with {field}reference_tasks 'earlier'")
 
 
 @dataclass(slots=True, kw_only=True)

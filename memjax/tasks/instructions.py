@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,20 +22,16 @@ import numpy as np
 
 from memjax import config as configs
 from memjax.config import Config
-from memjax.data.instructions import (
-    Instruction,
-    InstructionExamples,
-    InstructionTokenizer,
-    make_prompt,
-    read_query,
-    read_state,
-)
+from memjax.data.instruction_readers import read_query, read_state
+from memjax.data.instructions import Instruction, InstructionExamples, InstructionTokenizer
 from memjax.data.opening import Datasets, make_examples
+from memjax.data.prompts import make_prompt, prompt_room
+from memjax.data.source_readers import class_names
 from memjax.data.token_files import Progress
 from memjax.inference.decoding import generate
 from memjax.inference.sampling import Sampling
 from memjax.tasks.interface import GeneratedAnswers, Query, Task
-from memjax.tasks.question_answering import exact_match, f1
+from memjax.tasks.question_answering import exact_match, f1, normalize_answer
 from memjax.typing import Batch
 
 
@@ -67,7 +63,9 @@ class Instructions(Task):
         datasets = make_examples(self.config.data, "instructions", texts, lambda read, tokenizer: read, **options)
         marking_tokenizer = InstructionTokenizer(datasets.tokenizer, self.settings.max_tasks)
         sizes = {"length": self._length, "longest": self._longest}
-        documents = lambda split: InstructionExamples(datasets.documents(split), marking_tokenizer, **sizes)
+        documents = lambda split: InstructionExamples(
+            datasets.documents(split), marking_tokenizer, show_answers=split == "train", **sizes
+        )
         return dataclasses.replace(
             datasets, documents=documents, tokenizer=marking_tokenizer, vocab_size=marking_tokenizer.vocab_size
         )
@@ -88,14 +86,24 @@ class Instructions(Task):
     ) -> GeneratedAnswers:
         """Writes answers to the first `evaluation.max_answers` of the opened instructions `split`, and returns scores
         in percent (`GeneratedAnswers`). `adapt_rows` is a `PerRowAdaptation` that adapts the model to each prompt, or
-        None.
+        None. Where answers are parts of contexts, `answer_in_prompt` is the percentage of prompts that hold one of the
+        right answers (`is_answer_in_prompt`), which a context that is cut may lack.
         """
-        count, room = min(evaluation.max_answers, len(split)), self._length - self._longest
-        prompts = [split.prompt(index, room) for index in range(count)]
+        count, source = min(evaluation.max_answers, len(split)), self.config.data.source
+        prompts = [split.prompt(index) for index in range(count)]
         answers = self.write(model, variables, prompts, data, rows=evaluation.batch_size, adapt_rows=adapt_rows)
-        return GeneratedAnswers(
-            score_written_answers(split.instructions[:count], answers, self.config.data.source.answer_metric)
+        # Classes of sources without names are those of all answers of the split, also of those that are not put.
+        right = {text for instruction in split.instructions for text in instruction.answers}
+        classes = {*class_names(source).values()} or right
+        asked, of_stream = split.instructions[:count], classes_of_tasks(self.config)
+        measures = score_written_answers(
+            asked, answers, source.answer_metric, classes=classes, classes_of_stream=of_stream
         )
+        if any(instruction.answer_spans() for instruction in asked):
+            measures["answer_in_prompt"] = 100 * float(
+                np.mean([is_answer_in_prompt(split, index) for index in range(count)])
+            )
+        return GeneratedAnswers(measures, tuple(split.notes()))
 
     def write(
         self,
@@ -148,7 +156,7 @@ class Instructions(Task):
         del how
         if not all(question for _, question in queries):
             raise ValueError("question: given none, allowed: one about the text")
-        tokenizer, room = data.tokenizer, self._length - self._longest
+        tokenizer, room = data.tokenizer, prompt_room(self._length, self._longest)
         parts = [[tokenizer.encode(text).tolist() for text in question] for question in queries]
         prompts = [make_prompt(context, question, tokenizer.answer_id, room) for context, question in parts]
         answers = self.write(model, variables, prompts, data, rows=min(len(prompts), 8), adapt_rows=adapt_rows)
@@ -229,8 +237,39 @@ def _compile_adapted_writer(model: Any, how: AnswerDecoding, adapt_rows: Any) ->
     return jax.jit(write_answers)
 
 
+def classes_of_tasks(config: Config) -> frozenset[str]:
+    """Returns the names of the classes of the task of a run, and of all tasks of its stream, whose answers are classes
+    with names that are known before the data is read.
+    """
+    sources = [config.data.source, *(task.source for task in (config.lifelong.tasks if config.lifelong else ()))]
+    classified = [source for source in sources if source.answer_metric == "class"]
+    return frozenset(name for source in classified for name in class_names(source).values())
+
+
+def is_answer_in_prompt(split: InstructionExamples, index: int) -> bool:
+    """Returns whether the prompt of an example holds one of its right answers: at the place in the context where an
+    answer is known to be, or, where no place is known, as whole words after the normalisation of `f1`.
+
+    An answer that has no words after that, such as 'the', is in no prompt.
+
+    Args:
+      split: Opened instructions.
+      index: Number of the example.
+    """
+    if places := split.places_in_prompt(index):
+        return any(places)
+    context = f" {normalize_answer(split.context(index))} "
+    answers = map(normalize_answer, split.instructions[index].answers)
+    return any(answer and f" {answer} " in context for answer in answers)
+
+
 def score_written_answers(
-    instructions: Sequence[Instruction], given: Sequence[str], answered_by: str
+    instructions: Sequence[Instruction],
+    given: Sequence[str],
+    answered_by: str,
+    *,
+    classes: Collection[str] = (),
+    classes_of_stream: Collection[str] = (),
 ) -> dict[str, float]:
     """Returns the scores of written answers (`given`, one text each) in percent, by name, each against the right answer
     that suits it best. `answered_by` names the measure that becomes `score`, such as 'words'.
@@ -242,10 +281,14 @@ def score_written_answers(
         an answer is exactly the name of the class. 'logical_form' is whether a query has the same parts as the right
         one. 'dialogue_state' is whether a turn changes the state as it should. A right query that cannot be parsed, as
         3 of the 15,878 WikiSQL test queries whose values contain quotes, must have the same words in any case.
+      classes: Names of the classes of the task of `instructions`, whose right answers are among them in any case.
+      classes_of_stream: Names of the classes of all tasks of the stream. Those that are no class of the task itself
+        count as classes of other tasks.
 
     Returns:
-      Percentages by name: `score`, and the normalised `exact_match` and `f1`. For classes also `no_class`, answers that
-      are not a known class, and `largest_class`, the score of always giving the most frequent class. For queries also
+      Percentages by name: `score`, and the normalised `exact_match` and `f1`. For classes also `class_of_another_task`,
+      answers that are no class of this task but one of another task of the stream, `class_of_no_task`, answers that are
+      neither, and `largest_class`, the score of always giving the most frequent class. For queries also
       `no_query`, answers that are not a query. For dialogues also `joint_goal`, turns after which the whole state so
       far is right, and `turn_requests`, turns whose requests are right.
 
@@ -253,8 +296,9 @@ def score_written_answers(
       >>> asked = [Instruction("", "", ("The cat",)), Instruction("", "", ("a dog", "dog"))]
       >>> score_written_answers(asked, ["cat", "a dog"], "words")["score"]
       100.0
-      >>> score_written_answers(asked, ["cat", "dog"], "class")
-      {'score': 50.0, 'exact_match': 100.0, 'f1': 100.0, 'no_class': 50.0, 'largest_class': 50.0}
+      >>> measured = score_written_answers(asked, ["Sports", "dog"], "class", classes_of_stream=["Sports"])
+      >>> measured["score"], measured["class_of_another_task"], measured["class_of_no_task"]
+      (50.0, 50.0, 0.0)
     """
     pairs = list(zip(instructions, given, strict=True))
 
@@ -268,11 +312,8 @@ def score_written_answers(
         case "words":
             return {"score": measured["f1"], **measured}
         case "class":
-            known = {right for instruction in instructions for right in instruction.answers}
-            none = 100 * float(np.mean([text.strip() not in known for _, text in pairs]))
-            largest = max(mean(lambda _, right, label=label: label == right) for label in known)
-            score = mean(lambda text, right: text.strip() == right)
-            return {"score": score, **measured, "no_class": none, "largest_class": largest}
+            shares = _class_shares(instructions, given, classes, classes_of_stream)
+            return {"score": mean(lambda text, right: text.strip() == right), **measured, **shares}
         case "logical_form":
             none = 100 * float(np.mean([read_query(text) is None for _, text in pairs]))
             return {"score": mean(_is_same_query), **measured, "no_query": none}
@@ -282,6 +323,23 @@ def score_written_answers(
             return {"score": turns, **measured, "joint_goal": _joint_goal(pairs), "turn_requests": requests}
     allowed = "'words', 'class', 'logical_form', 'dialogue_state'"
     raise ValueError(f"answered_by: given {answered_by!r}, allowed: {allowed}")
+
+
+def _class_shares(
+    instructions: Sequence[Instruction],
+    given: Sequence[str],
+    classes: Collection[str],
+    classes_of_stream: Collection[str],
+) -> dict[str, float]:
+    """Returns the percentages of answers that are a class of another task, and no class, and that of the largest class
+    of the right answers, by name. See `score_written_answers`.
+    """
+    right_answers = {right for instruction in instructions for right in instruction.answers}
+    wrong = [text.strip() for text in given if text.strip() not in right_answers.union(classes)]
+    of_others = sum(text in classes_of_stream for text in wrong)
+    largest = max(sum(label in instruction.answers for instruction in instructions) for label in right_answers)
+    numbers = {"class_of_another_task": of_others, "class_of_no_task": len(wrong) - of_others, "largest_class": largest}
+    return {name: 100 * number / len(given) for name, number in numbers.items()}
 
 
 def _is_same_query(text: str, right: str) -> bool:

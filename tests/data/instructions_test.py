@@ -21,18 +21,16 @@ from memjax.config import (
     Woz,
 )
 from memjax.data.byte_pairs import train_byte_pairs
-from memjax.data.instructions import (
-    Instruction,
-    InstructionExamples,
-    InstructionTokenizer,
+from memjax.data.instruction_readers import (
     read_instruction_lines,
     read_query,
     read_state,
-    select_instructions,
     wikisql_instructions,
     woz_instructions,
     write_state,
 )
+from memjax.data.instructions import Instruction, InstructionExamples, InstructionTokenizer, select_instructions
+from memjax.data.prompts import make_prompt
 from memjax.data.source_readers import CLASS_QUESTION, read_instructions
 from memjax.data.tokenizers import ByteTokenizer
 from memjax.lifelong.lamol import split_at_answer_mark
@@ -43,7 +41,7 @@ ONE = Instruction("abcdef", "why?", ("so", "because"))
 
 
 def test_a_row_asks_for_the_answer_and_its_end():
-    rows = InstructionExamples([ONE], TOKENIZER, length=24)
+    rows = InstructionExamples([ONE], TOKENIZER, length=24, longest=4)
     found = rows.example(0)
     asked = found.targets[found.weights > 0]
     assert asked.tolist() == [*TOKENIZER.encode("so"), TOKENIZER.end_id] and len(asked) == len("so") + 1
@@ -54,24 +52,71 @@ def test_a_row_asks_for_the_answer_and_its_end():
 
 @pytest.mark.parametrize(("length", "context"), [(14, "abcdef"), (13, "abcde"), (9, "a"), (8, "")])
 def test_the_context_alone_is_cut_off(length, context):
-    """GEN, question, ANS, answer and one place for its end always fit."""
-    rows = InstructionExamples([ONE], TOKENIZER, length=length)
+    """GEN, question, ANS and the longest answer always fit."""
+    rows = InstructionExamples([ONE], TOKENIZER, length=length, longest=2)
     prompt, answer = rows.rows[0]
     assert TOKENIZER.decode(prompt) == context + "why?" and TOKENIZER.decode(answer) == "so"
     assert len(rows.example(0).inputs) <= length - 1
 
 
 def test_what_does_not_fit_is_left_out_and_counted():
-    rows = InstructionExamples([ONE, dataclasses.replace(ONE, question="?")], TOKENIZER, length=7)
+    short = dataclasses.replace(ONE, question="?")
+    rows = InstructionExamples([ONE, short], TOKENIZER, length=7, longest=2)
     assert (len(rows), rows.skipped, rows.notes()[0][0]) == (1, 1, "1") and rows.instructions[0].question == "?"
     # A question that would not fit in front of the longest answer cannot be put.
-    assert (
-        InstructionExamples([ONE, dataclasses.replace(ONE, question="?")], TOKENIZER, length=9, longest=6).skipped == 1
-    )
+    assert InstructionExamples([ONE, short], TOKENIZER, length=9, longest=6).skipped == 1
+    # An answer that is longer than the longest one needs a short context.
+    long = dataclasses.replace(ONE, answers=("a longer answer",))
+    assert InstructionExamples([long, ONE], TOKENIZER, length=20, longest=9).skipped == 1
+    assert InstructionExamples([long, ONE], TOKENIZER, length=27, longest=9).skipped == 0
     with pytest.raises(ValueError, match="segment_length: given 5, allowed: more"):
-        InstructionExamples([ONE], TOKENIZER, length=5)
+        InstructionExamples([ONE], TOKENIZER, length=5, longest=1)
     with pytest.raises(ValueError, match="question: given 4 tokens, allowed: up to 3"):
-        InstructionExamples([ONE], TOKENIZER, length=20).prompt(0, 4)
+        make_prompt([1], [2, 3, 4, 5], TOKENIZER.answer_id, 4)
+
+
+LONG = " ".join(f"word{number}" for number in range(30))
+
+
+@pytest.mark.parametrize("place", ["short", "begin", "middle", "end"])
+@pytest.mark.parametrize("kind", ["bytes", "pairs"])
+def test_a_row_begins_with_its_prompt_and_shows_its_answer_in_training_alone(pairs, kind, place):
+    tokenizer = {"bytes": TOKENIZER, "pairs": pairs}[kind]
+    answer = "Mär 3"
+    words = {
+        "short": answer,
+        "begin": f"{answer} {LONG}",
+        "middle": f"{LONG} {answer} {LONG}",
+        "end": f"{LONG} {answer}",
+    }
+    context = words[place]
+    asked = Instruction(context, "when?", (answer,), answer_starts=(context.index(answer),))
+    sizes = {"length": 50, "longest": 8}
+    tests, train = (InstructionExamples([asked], tokenizer, show_answers=shown, **sizes) for shown in (False, True))
+    for rows in (tests, train):
+        prompt = rows.prompt(0)
+        assert rows.example(0).inputs[: len(prompt)].tolist() == prompt and len(prompt) <= 50 - 1 - 8
+        assert tokenizer.decode(prompt[:-1]).endswith("when?") and prompt[-1] == tokenizer.answer_id
+    assert train.places_in_prompt(0) == [True] and tests.places_in_prompt(0) == [place in ("short", "begin")]
+    assert prompt_holds(train, answer) and prompt_holds(tests, answer) is (place in ("short", "begin"))
+    # A test knows no answer: its prompt is that of any other answer.
+    other = dataclasses.replace(asked, answers=("x",), answer_starts=())
+    assert tests.prompt(0) == InstructionExamples([other], tokenizer, show_answers=True, **sizes).prompt(0)
+    assert (train.prompt(0) == tests.prompt(0)) is (place in ("short", "begin"))
+
+
+def prompt_holds(rows, answer):
+    return answer in TOKENIZER.decode(TOKENIZER.encode(rows.context(0)))
+
+
+def test_only_the_answers_whose_places_are_known_have_places():
+    """An answer that stands in the context by chance has none."""
+    context = "so it is, and so it was"
+    sizes = {"length": 22, "longest": 2}
+    for starts, wanted in (((0, 3), [True, True]), ((14, -1), [False]), ((), [])):
+        asked = Instruction(context, "why?", ("so", "it"), answer_starts=starts)
+        rows = InstructionExamples([asked], TOKENIZER, **sizes)
+        assert rows.places_in_prompt(0) == wanted and rows.context(0) == context[:14]
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +138,7 @@ def test_no_text_is_read_as_a_mark(pairs, text, kind):
     ids = tokenizer.encode(text)
     assert not {*ids.tolist()} & others and tokenizer.decode(ids) == text
     one = Instruction(f"{text} a", f"{text}?", (text,))
-    [(prompt, answer)] = InstructionExamples([one], tokenizer, length=200).rows
+    [(prompt, answer)] = InstructionExamples([one], tokenizer, length=200, longest=50).rows
     assert not {*prompt[:-1], *answer} & others and prompt[-1] == tokenizer.answer_id
     assert (tokenizer.decode(prompt), tokenizer.decode(answer)) == (f"{text} a{text}?", text)
 
@@ -162,7 +207,7 @@ def test_every_reader_gives_a_context_a_question_and_an_answer(tmp_path):
     put(tmp_path / "srl" / "sentences" / "wikinews.dev.full.csv", "qasrl_id,tokens\ns,Ann saw it")
     put(tmp_path / "srl" / "gold" / "wikinews.dev.gold.csv", "qasrl_id,question,answer_range\ns,Who?,0:1~!~2:3")
     [one] = open_with(QaSrl(path=str(tmp_path / "srl"), validation_percent=0))
-    assert one == Instruction("Ann saw it", "Who?", ("Ann", "it"))
+    assert one == Instruction("Ann saw it", "Who?", ("Ann", "it"), answer_starts=(0, 8))
     texts = put(tmp_path / "own.csv", "".join(f"{('good', 'bad')[i % 2]},sky {i}\n" for i in range(80)))
     own = LabelledFile(path=f"{texts}/own.csv", classes=("bad", "good"), class_ids=(0, 1))
     found = [(one.context[:4], *one.answers) for one in open_with(own)]
@@ -212,7 +257,17 @@ WHOLE = {
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_row_of_every_task_gives_its_texts_back(tmp_path, pairs, kind):
     source, (context, question, answer) = files_of(tmp_path, kind), WHOLE[kind]
-    rows = InstructionExamples(open_with(source, "test"), pairs, length=120)
+    asked, sizes = open_with(source, "test"), {"length": 160, "longest": 72}
+    rows = InstructionExamples(asked, pairs, **sizes)
+    # In training it begins with the same prompt, and so does a longer text, whatever its answer is.
+    assert InstructionExamples(asked, pairs, show_answers=True, **sizes).rows == rows.rows
+    longer = [dataclasses.replace(asked[0], context=f"{context} {LONG}", answers=(text,)) for text in (answer, "x")]
+    prompts = [
+        InstructionExamples([one], pairs, show_answers=shown, **sizes).prompt(0)
+        for one in longer
+        for shown in (False, True)
+    ]
+    assert all(prompt == prompts[0] for prompt in prompts) and len(prompts[0]) == 160 - 1 - 72
     assert len(rows) == 1 and rows.instructions[0].answers[0] == answer
     found = rows.example(0)
     prompt, said = split_at_answer_mark(found.inputs.tolist(), pairs.answer_id) or ([], [])
@@ -220,9 +275,8 @@ def test_a_row_of_every_task_gives_its_texts_back(tmp_path, pairs, kind):
     assert found.targets[found.weights > 0].tolist() == [*said, pairs.end_id]
     # As a model writes it, it is right, with every measure.
     measured = score_written_answers(rows.instructions, [pairs.decode(said)], source.answer_metric)
-    assert {name: value for name, value in measured.items() if name not in ("no_class", "no_query")} == dict.fromkeys(
-        measured.keys() - {"no_class", "no_query"}, 100.0
-    )
+    wrong = {"class_of_another_task", "class_of_no_task", "no_query"}
+    assert measured == {name: 0.0 if name in wrong else 100.0 for name in measured}
     if kind == "woz":
         state = {"food": "north indian", "area": "west"}, frozenset({"phone"})
         assert read_state(pairs.decode(said)) == read_state(answer) == state

@@ -388,9 +388,9 @@ def test_texts_of_a_builder_and_of_a_task_have_classes_and_answers(tfds, seqio, 
             assert texts[split] == [LabelledText((f"{split} a",), 3), LabelledText((f"{split} ö",), 4)]
     # Of inputs that do not fit the end is cut off, of the answer nothing.
     tokenizer = InstructionTokenizer(ByteTokenizer(), max_tasks=1)
-    rows = InstructionExamples(read_instructions(asked, "validation"), tokenizer, length=10)
+    rows = InstructionExamples(read_instructions(asked, "validation"), tokenizer, length=10, longest=4)
     parts = [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in rows.rows]
-    assert parts == [("valid", "bad"), ("vali", "good")] and rows.skipped == 0
+    assert parts == [("vali", "bad"), ("vali", "good")] and rows.skipped == 0
 
 
 def test_a_broken_character_in_one_example_is_skipped_and_counted(seqio, tmp_path):

@@ -89,6 +89,17 @@ def test_the_longest_text_is_cut_first():
         truncate_texts(texts, 4)
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_texts_are_cut_as_one_token_after_the_other_from_the_longest(number):
+    for *sizes, room in np.random.default_rng(number).integers(1, 30, (200, number + 1)).tolist():
+        room = max(room, number)
+        cut = [*sizes]
+        while sum(cut) > room:
+            cut[int(np.argmax(cut))] -= 1
+        texts = truncate_texts([np.arange(size) for size in sizes], room + 1 + number)
+        assert [text.tolist() for text in texts] == [[*range(size)] for size in cut]
+
+
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_training_is_reproducible(lowercase):
     """Many pieces are as frequent as others, and the size ends the choice among them."""

@@ -178,7 +178,7 @@ def test_memory_follows_the_block():
 
 def test_few_neighbors_take_small_blocks_on_a_cpu():
     few, many = temporaries(1 << 17, block_entries=0), temporaries(1 << 17, block_entries=0, num_neighbors=1000)
-    assert few < temporaries(1 << 17, block_entries=1 << 16) / 4
+    assert few < temporaries(1 << 17, block_entries=1 << 16) / 3
     assert many >= temporaries(1 << 17, block_entries=1 << 16)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from memjax.functional.attention import attention_with_weights
 from memjax.functional.block_attention import block_attention
-from memjax.functional.positions import relative_shift
+from memjax.functional.positions import relative_distances, relative_shift
 
 BATCH, LENGTH, TOTAL, HEADS, WIDTH = 2, 5, 17, 4, 3
 SEEN = np.arange(TOTAL)[None] <= np.arange(LENGTH)[:, None] + TOTAL - LENGTH
@@ -19,6 +19,9 @@ CASES = {
     "a bias of every row": {"bias", "rows"},
     "relative positions": {"positions"},
     "relative positions and a bias": {"positions", "bias"},
+    "a bias of distances": {"distances"},
+    "biases of distances and of every row": {"distances", "bias", "rows"},
+    "a bias of more distances than there are": {"distances", "long"},
     "a cap, grouped heads": {"cap"},
 }
 
@@ -34,6 +37,8 @@ def arrays(parts: set[str]) -> dict[str, jax.Array]:
     }
     if "bias" in parts:
         given["bias"] = draw(BATCH if "rows" in parts else 1, HEADS, LENGTH, TOTAL)
+    if "distances" in parts:
+        given["distance_bias"] = draw(HEADS, 2 * TOTAL if "long" in parts else 6)
     if "positions" in parts:
         given |= {"position_queries": draw(BATCH, LENGTH, HEADS, WIDTH), "relative_keys": draw(TOTAL, HEADS, WIDTH)}
     return given
@@ -50,11 +55,15 @@ def plain(given: dict[str, jax.Array], **options: Any) -> tuple[jax.Array, jax.A
     if "relative_keys" in given:
         by_distance = jnp.einsum("blhd,mhd->bhlm", given.pop("position_queries"), given.pop("relative_keys"))
         given["bias"] = given.get("bias", 0.0) + relative_shift(by_distance)
+    if "distance_bias" in given:
+        by_distance = given.pop("distance_bias")
+        distances = np.clip(relative_distances(LENGTH, TOTAL), 0, by_distance.shape[1] - 1)
+        given["bias"] = given.get("bias", 0.0) + by_distance[None, :, distances]
     output, weights = attention_with_weights(**given, mask=mask(), **options)
     return output, jnp.stack([weights[..., :number].sum(-1) for number in (3, TOTAL)], -1)
 
 
-@pytest.mark.parametrize("length, rows", [(1, 1), (4, 5), (4, 2), (TOTAL, 3), (40, 40)])
+@pytest.mark.parametrize("length, rows", [(1, 1), (4, 5), (4, 2), (2, 2), (TOTAL, 3), (40, 40)])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_attention_with_gradients(name, length, rows):
     options: dict[str, Any] = {"cap": 2.0, "scale": 0.7} if "cap" in CASES[name] else {}

@@ -103,6 +103,17 @@ def test_chunked_and_recurrent_forms_equal_the_parallel_one(normalizer, chunk_le
         assert_same(form(chunk_length=chunk_length), form())
 
 
+def test_chunks_of_bfloat16_are_read_as_float32_bit_for_bit():
+    random = np.random.default_rng(3)
+    parts = [jnp.asarray(random.random((2, 11, 2, 5)) + 0.1, jnp.bfloat16) for _ in range(3)]
+    run = jax.jit(functools.partial(linear.causal_linear_attention, chunk_length=4))
+    out, state = run(*parts)
+    wide, wide_state = run(*(part.astype(jnp.float32) for part in parts))
+    assert (out.dtype, wide.dtype) == (jnp.bfloat16, jnp.float32)
+    np.testing.assert_array_equal(out.astype(jnp.float32), wide.astype(jnp.bfloat16).astype(jnp.float32))
+    jax.tree.map(np.testing.assert_array_equal, state, wide_state)
+
+
 @pytest.mark.parametrize("chunk_length", [pytest.param(1, marks=pytest.mark.laws), 4])
 def test_gradients_of_all_forms_are_the_same(chunk_length):
     parts, decay = inputs(signed=False), gates()

@@ -19,7 +19,7 @@ from memjax.typing import EmptyState
 from tests.lifelong.learner_cases import CASE, DIM, SIZE, TASKS, assert_equal, config_of, play
 from tests.training.loop_test import Crash, crash_at, final_arrays
 
-METHODS = ("sequential", "replay", "ewc", "mbpa_pp, masked")
+METHODS = ("sequential", "replay", "agem", "ewc", "mbpa_pp, masked")
 
 
 def stream(workdir, method, *, tasks=TASKS, masked=False, **fields):

@@ -122,6 +122,7 @@ CASES = [
     ),
     Case("agem", AGEM(memory=MEMORY, reference_batch_size=8)),
     Case("agem_sparse", AGEM(memory=MEMORY, reference_batch_size=8, projection_interval=8)),
+    Case("agem_all", AGEM(memory=MEMORY, reference_batch_size=8, reference_tasks="all")),
     Case("gem", GEM(examples_per_task=4)),
     Case("ewc", EWC(penalty_weight=5.0, fisher_batches=2)),
     Case("ewc_online", EWC(penalty_weight=5.0, fisher_batches=2, consolidation="online", decay=0.5)),
@@ -305,10 +306,8 @@ def play(
     """
     experiment, cast = make_experiment(config), lambda leaf: leaf
     if float64:
-        model = experiment.model
-        model = model.clone(dtype=jnp.float64, head=model.head.clone(dtype=jnp.float64))
-        experiment = dataclasses.replace(experiment, model=model)
-        cast = lambda leaf: leaf.astype(jnp.float64)
+        experiment = dataclasses.replace(experiment, model=as_float64(experiment.model))
+        cast = lambda leaf: leaf if leaf.dtype == bool else leaf.astype(jnp.float64)
     make_learner, course = make_learner_and_stages(experiment, layout, make_objective)
 
     def generation(lineage: Any) -> tuple[Any, CompiledLearner, Counter]:
@@ -351,6 +350,12 @@ def play(
         context = context._replace(lineage=played.lineage)
         played.state = places.adopt_state(stage.after(played.state, context).state, grown=False)
     return played
+
+
+def as_float64(model: Any) -> Any:
+    """A perceptron that computes in float64."""
+    gate = model.gate and model.gate.clone(dtype=jnp.float64)
+    return model.clone(dtype=jnp.float64, head=model.head.clone(dtype=jnp.float64), gate=gate)
 
 
 def flat(tree: Any) -> np.ndarray:

@@ -10,13 +10,16 @@ import jax
 import numpy as np
 import pytest
 
-from memjax.config import AGEM, EWC, GEM, MAS, SI, Adam, LwF, MbPA, Replay, Sequential
+from memjax.config import AGEM, EWC, GEM, MAS, SI, Adam, EpisodicMemory, LwF, MbPA, Replay, Sequential
 from memjax.data.example_batches import EXAMPLE
 from memjax.lifelong.ea_emr import ALIGN, REHEARSE
 from memjax.lifelong.elle import WARM_UP
 from memjax.lifelong.emar import ACTIVATE, RECONSOLIDATE
-from memjax.lifelong.factory import make_learner_and_stages, make_method
+from memjax.lifelong.factory import make_learner_and_stages
+from memjax.lifelong.kept_examples import CHOSEN, kept_example_ids
+from memjax.lifelong.lamol import num_samples
 from memjax.lifelong.memory_backends import EPISODES
+from memjax.lifelong.method_interface import make_method
 from memjax.lifelong.update_streams import TASK
 from memjax.training.experiment import make_experiment
 from memjax.training.named_arrays import flatten
@@ -24,6 +27,7 @@ from memjax.training.stages import STREAM, do_nothing
 from memjax.training.update_functions import make_objective
 from tests.lifelong.learner_cases import (
     ALL,
+    CAPACITY,
     CASE,
     CASES,
     SIZE,
@@ -41,6 +45,8 @@ WRITING = ("lamol", "lamol_real")
 """what they keep is none of the stream, and what they read are tokens"""
 READING = (*WRITING, "elle_grown")
 """tokens"""
+USING = ("agem", "agem_sparse")
+"""use borders between tasks where they are told, and do without them elsewhere"""
 GROWING = ("elle", "elle_grown", "pnn")
 OWN_ROWS = (ACTIVATE, RECONSOLIDATE, REHEARSE, ALIGN)
 """kinds of update that read what was read before"""
@@ -247,6 +253,80 @@ def test_elle_recovers_on_rows_of_earlier_tasks_alone_with_an_optimiser_that_beg
     assert any(np.any(leaf) for leaf in jax.tree.leaves(played.begun[2].opt_state))
 
 
+MORE_KEEPING = {
+    "replay_balanced_tasks": Replay(
+        memory=EpisodicMemory(capacity=CAPACITY, write_policy="balanced", balance_by="task"), replay_batch_size=4
+    ),
+    "elle_share": dataclasses.replace(CASE["elle"].method, memory_fraction=0.15),
+}
+"""name -> methods under the law of stored rows alone"""
+NUM_WRITTEN = lambda learned: num_samples(0.4, SIZE, min(learned, TASKS - 1))
+MOST = {
+    "gem": lambda learned: (4, 4 * TASKS),
+    **dict.fromkeys(KEEPING, lambda learned: (4, 4 * learned)),
+    "replay_balanced": lambda learned: (2 * -(-CAPACITY // (2 * learned)), CAPACITY),  # two classes a task
+    "replay_balanced_tasks": lambda learned: (-(-CAPACITY // learned), CAPACITY),
+    **dict.fromkeys(WRITING, lambda learned: (NUM_WRITTEN(learned) // min(learned, TASKS - 1), NUM_WRITTEN(learned))),
+    "elle_share": lambda learned: (2, 2 * learned),
+}
+"""name -> the most rows of a task, and of all tasks, once so many were learned; others have a capacity alone"""
+STORING = [
+    *(case.name for case in CASES if hasattr(case.method, "memory") and "host" not in case.name),
+    *(name for name in MOST if name not in MORE_KEEPING and name != "replay_balanced"),
+    *MORE_KEEPING,
+]
+
+
+def stored_tasks(played, state):
+    """The task of every row that a state stores."""
+    if CHOSEN in state.method:
+        return kept_example_ids(state) // SIZE
+    memory = state.method.get(EPISODES)
+    if memory is None:
+        return np.zeros(0, np.int64)
+    count = int(memory.count)
+    if TASK in memory.rows.extras:
+        return np.asarray(memory.rows.extras[TASK])[:count]
+    ids = np.asarray(memory.rows.extras[EXAMPLE])[:count]
+    if (ids < SIZE * TASKS).all():
+        return ids // SIZE
+    # Copies of rows have numbers of their own. What stands in them is that of one task.
+    read = [batch for _, batch in played.updates if batch is not None]
+    inputs = np.concatenate([batch.inputs.reshape(-1, batch.inputs.shape[-1]) for batch in read])
+    numbers = np.concatenate([np.ravel(batch.extras[EXAMPLE]) for batch in read])
+    stored = np.asarray(memory.rows.inputs)[:count]
+    return np.array([numbers[(inputs == row).all(axis=1)].max() // SIZE for row in stored])
+
+
+@pytest.mark.laws
+@pytest.mark.parametrize("name", STORING)
+def test_no_more_rows_of_a_task_are_kept_than_the_settings_say_after_any_stage(whole, name):
+    played = play(config_of(MORE_KEEPING[name])) if name in MORE_KEEPING else whole(name)
+    has_warm_ups = len(played.begun) == 2 * TASKS - 1
+    ends = [*(played.begun[1::2] if has_warm_ups else played.begun[1:]), played.state]
+    assert len(ends) == TASKS or name in KEEPING
+    method = MORE_KEEPING[name] if name in MORE_KEEPING else CASE[name].method
+    for number, state in enumerate(ends, start=1):
+        learned = min(number, TASKS)
+        most, most_of_all = MOST[name](learned) if name in MOST else (SIZE, method.memory.capacity)
+        of_tasks = np.bincount(stored_tasks(played, state), minlength=TASKS)
+        assert of_tasks.max() <= most and of_tasks.sum() <= most_of_all, (number, of_tasks)
+    assert of_tasks.sum() > 0
+
+
+@pytest.mark.laws
+def test_gem_keeps_as_many_rows_of_a_task_as_it_says_and_keeps_them():
+    played = play(config_of(GEM(examples_per_task=4)))
+    kept: list[set[int]] = []
+    for number, state in enumerate([*(state for state in played.begun[1:]), played.state], start=1):
+        memory = state.method[EPISODES]
+        ids = np.asarray(memory.rows.extras[EXAMPLE])[: int(memory.count)]
+        of_tasks = [{int(one) for one in ids if one // SIZE == task} for task in range(number)]
+        assert [len(of_task) for of_task in of_tasks] == [4] * number
+        assert of_tasks[: number - 1] == kept
+        kept = of_tasks
+
+
 @pytest.mark.laws
 def test_the_network_that_keys_come_from_never_changes(whole):
     played = whole("mbpa_first")
@@ -255,9 +335,12 @@ def test_the_network_that_keys_come_from_never_changes(whole):
 
 @pytest.mark.parametrize("name", cases())
 def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
-    config = config_of(CASE[name].method)
-    _, stages = make_learner_and_stages(make_experiment(config), None, make_objective)
-    if name in (
+    stages_of = lambda config: make_learner_and_stages(make_experiment(config), None, make_objective)[1]
+    stages, untold = stages_of(config_of(CASE[name].method)), config_of(CASE[name].method, task_boundaries="sharp")
+    has_phases = lambda stages: not all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)
+    if name in USING:
+        assert has_phases(stages) and not has_phases(stages_of(untold))
+    elif name in (
         "ewc",
         "ewc_online",
         "ewc_true",
@@ -272,13 +355,25 @@ def test_phases_stand_only_around_tasks_whose_borders_are_known(name):
         *WRITING,
         *GROWING,
     ):
-        assert not all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)
+        assert has_phases(stages)
         with pytest.raises(ValueError, match="lifelong.task_boundaries: given 'sharp', allowed: 'known'"):
-            make_learner_and_stages(
-                make_experiment(config_of(CASE[name].method, task_boundaries="sharp")), None, make_objective
-            )
+            stages_of(untold)
     else:
-        assert all(stage.before is do_nothing and stage.after is do_nothing for stage in stages)
+        assert not has_phases(stages)
+
+
+@pytest.mark.laws
+def test_the_path_of_si_has_the_gradient_of_the_rows_that_are_there():
+    settings = SI(penalty_weight=1.0, damping=0.1)
+    config = config_of(settings, tasks=1)
+    config.data.batch_size = 2 * SIZE  # one update whose batch is half full, and weighs half
+    played = play(config)
+    rate = config.training.schedule.learning_rate
+    before, after = flat(played.begun[0].params), flat(played.state.params)
+    path = (after - before) ** 2 / (rate * 0.5)  # SGD: after - before = -rate * 0.5 * gradient
+    expected = path / ((after - before) ** 2 + settings.damping)
+    assert np.any(expected > 0.01)
+    np.testing.assert_allclose(flat(played.state.method["si"]["around"].importance), expected, rtol=2e-5, atol=1e-9)
 
 
 # Degenerate cases

@@ -214,7 +214,7 @@ def test_a_run_is_evaluated_with_what_its_learner_adapts(tmp_path, monkeypatch, 
     config = stages_test.config_of(tmp_path, Sequential())
     plain, _ = stages_test.run(config)
     assert main(["eval", "--run", str(plain.path), "--json"]) == 0
-    monkeypatch.setattr(factory, "make_method", lambda settings: Method(adapting))
+    monkeypatch.setattr(factory, "make_method", lambda settings, boundaries: Method(adapting))
     result, _ = stages_test.run(dataclasses.replace(config, name="adapted"))
     capsys.readouterr()
     for name, wanted in (("short", result.results["evaluations"]["short"]), ("", result.results["evaluation"])):

@@ -406,6 +406,14 @@ def test_what_is_refused():
             make_experiment(config_of(settings))
 
 
+def test_batches_that_tell_their_task_are_refused_where_borders_are_not_known():
+    method = MetaMbPA(**NEAR, adaptation_scope="per_batch")
+    allowed = "'known' with lifelong.method.adaptation_scope 'per_batch'"
+    with pytest.raises(ValueError, match=f"lifelong.task_boundaries: given 'sharp', allowed: {allowed}"):
+        make_experiment(config_of(method, task_boundaries="sharp"))
+    make_experiment(config_of(method))
+
+
 def test_what_fills_no_episode_is_said():
     config = config_of(OML(**{**EPISODE, "inner_steps": 1, "replay_interval": 0}))
     _, stages = make_learner_and_stages(make_experiment(config), None, make_objective)

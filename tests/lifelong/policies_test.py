@@ -189,6 +189,19 @@ def test_a_new_group_gets_its_share_of_a_full_memory():
     assert all(np.bincount(groups[row]).tolist() == [4, 4, 4] for row in ids)
 
 
+def test_a_quota_holds_from_the_start_and_later_groups_change_nothing():
+    groups = np.repeat(np.int32([0, 1, 2]), [40, 10, 10])
+    policy = policies.balanced_policy(most=3)
+    _, ids = many(policy, groups=groups)
+    _, first = many(policy, groups=groups, present=groups == 0)
+    counts = [np.bincount(groups[row[row >= 0]]).tolist() for row in ids]
+    assert all(count == [3, 3, 3] for count in counts)
+    kept = lambda row: {int(one) for one in row if one >= 0 and groups[one] == 0}
+    assert all(kept(row) == kept(before) for row, before in zip(ids, first, strict=True))
+    with pytest.raises(ValueError, match="most: given 0, allowed: 1 or more, or None"):
+        policies.balanced_policy(most=0)
+
+
 @functools.partial(jax.jit, static_argnames=("policy", "repeats"))
 def accepted(policy, stored, count, keys, present, repeats, before=0):
     """How often each of the offered rows was accepted, and the numbers of rows that were."""

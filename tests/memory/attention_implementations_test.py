@@ -14,6 +14,7 @@ import pytest
 from memjax.functional.block_attention import block_attention
 from memjax.memory import attention_implementations as implementations
 from memjax.memory.attention_implementations import choose_implementation
+from memjax.memory.bucket_projector import BucketProjector
 from memjax.memory.compressive import CompressiveAttention
 from memjax.memory.memory_tokens_xl import MemoryTokenXLAttention
 from memjax.memory.projector import ProjectedAttention
@@ -72,6 +73,36 @@ def test_blocks_compute_what_the_reference_computes(case, monkeypatch):
         np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-11)
 
 
+def test_blocks_read_the_biases_of_buckets_by_distance(monkeypatch):
+    monkeypatch.setattr(MODULE, "BLOCK_LENGTHS", (3,))
+    asked: list[bool] = []
+    block_attention = implementations.block_attention
+
+    def attend(*arrays: Any, **options: Any) -> Any:
+        asked.append(options["bias"] is None and options["distance_bias"] is not None)
+        return block_attention(*arrays, **options)
+
+    monkeypatch.setattr(implementations, "block_attention", attend)
+    with jax.enable_x64(True):
+        options: dict[str, Any] = {"dim": 8, "num_heads": 2, "head_dim": 4, "memory_length": 4, "dtype": jnp.float64}
+        module = TransformerXLAttention(**options, projector=BucketProjector(num_buckets=6, max_distance=5))
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 2, 7, 8)))
+        state = module.init_state(2)
+        start = {"start_of_document": jnp.zeros(2, bool)}
+        params = module.init(jax.random.key(0), x[0], state, **start)
+
+        def read(implementation: str) -> list[Any]:
+            part, now, outputs = module.clone(attention_implementation=implementation), state, []
+            for segment in x:
+                y, now, _ = part.apply(params, segment, now, **start)
+                outputs.append(y)
+            return outputs
+
+        for one, other in zip(read("reference"), read("blocks"), strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-11)
+    assert asked == [True, True]
+
+
 def test_all_kinds_of_hosts_are_among_them():
     names = {case.name for case in OTHERS}
     assert {"transformer_xl", "transformer_xl_same_length", "memorizing", "rotary"} <= names
@@ -97,7 +128,8 @@ def test_dropout_in_blocks_keeps_the_mean_and_drops_as_many_weights():
         ("tpu", "TPU v5", 2**27, ("", "dropout"), "reference"),
         ("tpu", "TPU v5", 2**31, ("", "dropout"), "blocks"),
         ("tpu", "TPU v5", 2**31, ("joint", "joint"), "reference"),
-        ("gpu", "NVIDIA H100", 2**31, ("", "gpu"), "blocks"),
+        ("gpu", "NVIDIA H100", 2**20, ("", ""), "fused"),
+        ("gpu", "NVIDIA H100", 2**31, ("", "float32"), "blocks"),
         ("cpu", "cpu", 2**33, ("", "cpu"), "reference"),
     ],
 )
@@ -110,7 +142,11 @@ def test_auto_chooses_by_platform_and_size(platform, kind, size, reasons, chosen
 @pytest.mark.parametrize(
     "module, implementation, line",
     [
-        (functools.partial(RotaryAttention, memory_length=4), "fused", "a program for 'cpu', allowed: for 'tpu'"),
+        (
+            functools.partial(RotaryAttention, memory_length=4),
+            "fused",
+            "a program for 'cpu', allowed: for 'tpu' or 'gpu'",
+        ),
         (
             functools.partial(TransformerXLAttention, memory_length=4),
             "fused",

@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from memjax.functional.positions import relative_distances
 from memjax.memory.bucket_projector import BucketProjector
 from memjax.memory.gpt2 import GPT2Projector
 from memjax.memory.projector import Projector
@@ -55,3 +58,17 @@ def test_rotary_attention_keeps_the_laws_of_every_memory(memory, law):
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_every_host_works_with_every_memory(memory, projector):
     check("shape", memory, projector)
+
+
+@pytest.mark.parametrize("fields", [{}, {"query_key_norm": False}, {"query_key_norm": False, "bias_scaling": "always"}])
+def test_biases_by_distance_are_those_of_the_places(fields):
+    projector = BucketProjector(num_buckets=6, max_distance=9, **fields)
+    random = np.random.default_rng(0)
+    weights = {"position_bias": jnp.asarray(random.normal(size=(2, 6))), "scale": jnp.asarray([-2.0, 3.0])}
+    queries, keys = jnp.zeros((1, 4, 2, 8)), jnp.zeros((1, 20, 2, 8))
+    bias = projector.place(weights, queries, keys, (("", 16),))[2]
+    by_distance = projector.distance_bias(weights, 8)
+    assert bias is not None and by_distance is not None
+    assert by_distance.shape == (2, 10)
+    np.testing.assert_allclose(bias[0], by_distance[:, np.clip(relative_distances(4, 20), 0, 9)], rtol=1e-6)
+    assert BucketProjector(num_buckets=0).distance_bias({}, 8) is None

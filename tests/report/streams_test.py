@@ -8,7 +8,7 @@ import pytest
 from memjax.config import TaskData
 from memjax.report import charts, streams
 from memjax.report.method_log import method_metrics, split_at_tasks, task_borders
-from memjax.report.outcomes import count_spikes, phase_costs
+from memjax.report.outcomes import check_log, count_spikes, phase_costs
 from memjax.report.streams import Scores, growth_rows, scores_of
 from tests.report.crafted import AFTER, crafted, parts_of, smoke
 
@@ -157,3 +157,10 @@ def test_other_runs_have_no_such_panels(tmp_path):
 def test_updates_that_were_not_timed_took_no_known_time():
     lines = [training(4, tokens_per_second=None), training(8, tokens_per_second=None)]
     assert {"update_seconds", "seconds_after_each"}.isdisjoint(phase_costs(lines, [4, 8]))
+
+
+def test_a_damaged_measure_of_written_texts_is_refused(tmp_path):
+    line = {"kind": "generated", "step": 1, "seconds": 1.0, "samples": 2}
+    check_log(tmp_path, [{**line, "kept_0": 0.5, "real_nats_1": None, "texts_0": ["a"]}], ())
+    with pytest.raises(ValueError, match="line 1 is damaged .it has no number of_task_3"):
+        check_log(tmp_path, [{**line, "of_task_3": "much"}], ())

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import strategies
 from scipy import stats
 
-from memjax.report.verdicts import compare_documents, compare_pairs, correct_for_many, describe_test, show_p
+from memjax.report.verdicts import (
+    compare_documents,
+    compare_pairs,
+    correct_for_many,
+    describe_test,
+    show_p,
+    show_verdict,
+    withhold_verdict,
+)
 
 NAN = math.nan
 SCORES = strategies.floats(-100, 100).map(lambda value: round(value, 3))
@@ -173,3 +181,31 @@ def test_words():
 def test_other_shapes_are_refused(scores, control):
     with pytest.raises(ValueError, match=r"control: given shape .* allowed: \[units\] or \[orders, seeds\]"):
         compare_pairs(scores, control)
+
+
+@pytest.mark.parametrize("times, verdict", [(0.999, "level"), (1.001, "gain")])
+def test_the_smallest_difference_that_shows_is_the_border_of_level(times, verdict):
+    noise = np.array([-0.3, -0.1, 0.1, 0.3])
+    least = compare_pairs(noise, np.zeros(4)).least
+    assert least == pytest.approx(stats.t.interval(0.95, 3, scale=stats.sem(noise))[1])
+    assert compare_pairs(noise + times * least, np.zeros(4)).verdict == verdict
+
+
+@pytest.mark.parametrize("times, verdict", [(0.999, "level"), (1.001, "gain")])
+def test_after_a_correction_the_smallest_difference_is_the_border_of_the_corrected_level(times, verdict):
+    noise, zeros = np.array([-0.3, -0.1, 0.1, 0.3]), np.zeros(4)
+    gains = [compare_pairs(noise + 100, zeros)] * 2
+    levels = [compare_pairs(noise, zeros)] * 11
+    least = correct_for_many([*gains, *levels])[-1].least
+    assert least > levels[0].least
+    moved = correct_for_many([*gains, *levels[1:], compare_pairs(noise + times * least, zeros)])
+    assert [c.verdict for c in moved] == ["gain"] * 2 + ["level"] * 10 + [verdict]
+
+
+def test_a_withheld_verdict_claims_nothing_and_is_not_counted():
+    comparison = compare_pairs([1.5, 1.6, 1.7], [1.0, 1.0, 1.0])
+    withheld = withhold_verdict(comparison)
+    assert (withheld.verdict, withheld.difference) == ("not searched", comparison.difference) and math.isnan(withheld.p)
+    assert correct_for_many([comparison] * 10 + [withheld] * 5) == [comparison] * 10 + [withheld] * 5
+    assert "claims" not in describe_test([comparison] * 10 + [withheld] * 5)
+    assert show_verdict(withheld) == "not searched" and show_verdict(comparison) == "gain"

@@ -42,9 +42,14 @@ SAVED = json.loads((Path(__file__).parent / "saved_settings.json").read_text(enc
 """Class -> its default values, as version 0.1.0 writes them in a config.json."""
 
 
+READ_AS = {"AGEM": configs.AGEM(reference_tasks="all")}
+"""Class -> what its saved default values mean today, where the default of a later field is another one"""
+
+
 @pytest.mark.parametrize("name", SAVED)
 def test_settings_saved_by_an_earlier_version_are_read(name):
-    assert config_from_dict(SAVED[name]) == getattr(configs, earlier_names.CLASSES.get(name, name))()
+    default = getattr(configs, earlier_names.CLASSES.get(name, name))()
+    assert config_from_dict(SAVED[name]) == READ_AS.get(name, default)
 
 
 def test_the_program_that_rotary_attention_named_has_no_effect_any_more():

@@ -11,19 +11,27 @@ from memjax.config import (
     Data,
     Dense,
     Evaluation,
+    InstructionLines,
     Instructions,
     KeyValueRecall,
     Lifelong,
     Model,
     ProgressiveNetwork,
     Sequential,
+    Sst,
     TaskData,
+    TextClasses,
     ToyInstructions,
     WordPiece,
+    Woz,
     validate,
 )
-from memjax.data.instructions import Instruction, read_query
-from memjax.tasks.instructions import score_written_answers
+from memjax.data.instruction_readers import read_query
+from memjax.data.instructions import Instruction, InstructionExamples, InstructionTokenizer
+from memjax.data.source_readers import class_names
+from memjax.data.tokenizers import ByteTokenizer
+from memjax.tasks.instructions import Instructions as InstructionsTask
+from memjax.tasks.instructions import classes_of_tasks, is_answer_in_prompt, score_written_answers
 
 
 def ask(*answers, group=""):
@@ -38,9 +46,75 @@ def test_shared_words_count_without_case_marks_and_articles():
 
 def test_a_class_is_its_very_name():
     found = score_written_answers([ask("Good"), ask("Bad")], ["good", " Bad"], "class")
-    assert (found["score"], found["exact_match"], found["no_class"]) == (50.0, 100.0, 50.0)
+    assert (found["score"], found["exact_match"], found["class_of_no_task"]) == (50.0, 100.0, 50.0)
     asked = [ask("Good"), ask("Bad", "Poor"), ask("Poor"), ask("Bad")]
     assert score_written_answers(asked, ["Good"] * 4, "class")["largest_class"] == 50.0
+
+
+def test_classes_of_other_tasks_are_told_from_answers_that_are_none():
+    asked, classes = [ask("good"), ask("bad")] * 2, {"good", "bad", "fair", "Sports", "Health"}
+    own = {"classes": ["good", "bad", "fair"], "classes_of_stream": classes}
+    found = score_written_answers(asked, [" Sports", "Health", "sports", "bad"], "class", **own)
+    assert (found["score"], found["class_of_another_task"], found["class_of_no_task"]) == (25.0, 50.0, 25.0)
+    # A class of the task that no example has is a class of the task.
+    found = score_written_answers(asked, ["fair", "Health", "sports", "bad"], "class", **own)
+    assert (found["score"], found["class_of_another_task"], found["class_of_no_task"]) == (25.0, 25.0, 25.0)
+
+
+def test_an_evaluation_knows_all_classes_of_its_task():
+    """Also those that none of the examples that are put has, and those of a source whose classes have no names."""
+    sources = {"named": TextClasses(data_set="ag_news", path="ag_news"), "lines": InstructionLines(path="own")}
+    sources["lines"].answer_metric = "class"
+    data = InstructionsTask(config_of()).data()
+    for source in sources.values():
+        config = config_of(
+            task={"max_answer_length": 12}, data={"segment_length": 64}, attention=GPT2(num_positions=64)
+        )
+        config.data.source = source
+        config.lifelong.tasks = (TaskData(name="sst", source=Sst(path="sst")), TaskData(name="own", source=source))
+        task, tokenizer = InstructionsTask(config), InstructionTokenizer(ByteTokenizer(), 2)
+        asked = [ask("World"), ask("World"), ask("World"), ask("Business")]
+        split = InstructionExamples(asked, tokenizer, length=64, longest=12)
+        task.write = lambda *arguments, **options: ["Business", "negative", "so"]
+        found = task.answers(None, {}, split, data, Evaluation(max_answers=3, batch_size=1)).measures
+        assert (found["class_of_another_task"], found["class_of_no_task"]) == pytest.approx((100 / 3, 100 / 3))
+
+
+@pytest.mark.parametrize(
+    ("answers", "starts", "is_held"),
+    [
+        (("a",), (), False),
+        (("ran",), (), False),
+        (("THE oranges",), (), True),
+        (("oranges, red",), (), True),
+        (("o.", "red"), (), True),
+        (("the",), (), False),
+        (("red",), (17,), True),
+        (("red",), (40,), False),
+        (("dawn", "red"), (40, 17), True),
+        (("red", "or"), (40, -1), False),
+    ],
+)
+def test_a_prompt_holds_whole_words_or_what_stands_at_a_known_place(answers, starts, is_held):
+    """A letter is in every prompt, and a word that is cut off may stand before by chance."""
+    context = "or the oranges - red and ripe, tall trees at dawn and red"
+    split = InstructionExamples(
+        [Instruction(context, "?", answers, answer_starts=starts)],
+        InstructionTokenizer(ByteTokenizer(), 1),
+        length=49,
+        longest=14,
+    )
+    assert split.context(0) == context[:32] and is_answer_in_prompt(split, 0) is is_held
+
+
+def test_the_classes_of_a_stream_are_those_of_all_tasks_that_have_names():
+    sources = [Sst(path="sst"), Woz(path="woz"), TextClasses(data_set="ag_news", path="ag_news")]
+    config = config_of(tasks=0)
+    config.lifelong.tasks = tuple(TaskData(name=source.path, source=source) for source in sources)
+    assert classes_of_tasks(config) == {"negative", "positive", *class_names(sources[2]).values()}
+    assert classes_of_tasks(config_of()) == frozenset()
+    config.lifelong, config.data.source = None, sources[0]
+    assert classes_of_tasks(config) == {"negative", "positive"}
 
 
 def test_queries_are_the_same_in_any_order_and_case():

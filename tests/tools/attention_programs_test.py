@@ -18,6 +18,8 @@ for chip in programs.CHIPS:
 for positions in ("relative positions", "distance buckets"):
     for name in ("reference", "blocks"):
         print(json.dumps(programs.measure(positions, name, programs.parse_topology("v5e:2x2"))))
+for name in ("reference", "chunks"):
+    print(json.dumps(programs.measure("none, linear attention", name, programs.parse_topology("v5e:2x2"))))
 """
 
 

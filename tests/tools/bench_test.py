@@ -1,5 +1,6 @@
 """The benchmark harness, with workers that pretend to measure."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -93,6 +94,21 @@ def test_records_hold_medians_ratios_and_where_they_come_from(fake, tmp_path):
         assert record["peak_rss_mib"] > 1 and record["cpu_seconds"]["median"] == 0.5 and record["parameters"] == 1000
         assert record["page_faults"] == 7
         assert {"note", "started", "threads", "load_at_start", "contender"} <= set(record)
+
+
+def test_contenders_of_memjax_start_a_second_time_with_their_compiled_programs(fake, tmp_path):
+    ours, plain = fake("memjax a", [9.0, 5.0]), fake("memjax a, plain", [9.0])
+    plain = dataclasses.replace(plain, environment={**plain.environment, SWITCH: "0"})
+    suite = harness.Suite("s", [fake("b", [2.0]), ours, plain], baseline="b")
+    records = run(suite, tmp_path, rounds=1)
+    again = {(record["contender"], record["mode"]): record["second_start_seconds"] for record in records}
+    found = {("memjax a", "infer"): 9.0, ("memjax a", "train"): 5.0}
+    assert again == {key: found.get(key) for key in again} and found.keys() <= again.keys()
+    assert (tmp_path / "journal").read_text().splitlines()[-2:] == ["infer memjax a", "train memjax a"]
+    table = shown(suite, records).splitlines()
+    assert "| first step s | of a second start |" in table[2] and "| 9.0 | 9.0 |" in table[5]
+    first, second = (harness.with_cache(entry, tmp_path).environment for entry in (ours, plain))
+    assert first["JAX_COMPILATION_CACHE_DIR"] != second["JAX_COMPILATION_CACHE_DIR"]
 
 
 def shown(suite, records):

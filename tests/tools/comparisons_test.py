@@ -9,7 +9,9 @@ from tests.tools.results_test import RUN
 from tools.recipes import RECIPES, Recipe
 from tools.results.comparisons import compare_rows, compare_seeds, differences, memory_figures
 from tools.results.ledger import Book
+from tools.results.searches import RowSearch
 
+SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True, 0.0)
 SHARE = "transformer_xl/memory_share"
 
 
@@ -33,11 +35,13 @@ def test_a_page_compares_rows_with_their_controls():
         "about", "x", {"memory": "a", "none": "b", "later": "c"}, 5, controls={"memory": ("none",), "later": ("none",)}
     )
     found = [*runs("memory", [1.0, 1.1, 1.2], share=0.25), *runs("none", [1.5, 1.61, 1.69])]
-    assert compare_rows(found, recipe)["memory", "none", "bits per byte"].verdict == "gain"
-    text = differences(found, recipe)
+    searches = dict.fromkeys(("memory", "none"), SEARCHED)
+    assert compare_rows(found, recipe, searches)["memory", "none", "bits per byte"].verdict == "gain"
+    text = differences(found, recipe, searches)
     assert "| memory | none | bits per byte | -0.5000 ± 0.0058 | 3 seeds | <0.001 | gain |" in text
     assert "later" not in text and "targets" not in text and "parameters" not in text
-    assert differences(found[3:], recipe) == ""
+    assert differences(found[3:], recipe, searches) == ""
+    assert "| -0.5000 ± 0.0058 | 3 seeds |  | not searched |" in differences(found, recipe, {"memory": SEARCHED})
     figures = memory_figures(found)
     assert SHARE in figures and "| memory | 0.3500 |" in figures and "none" not in figures
     assert memory_figures(found[3:]) == ""

@@ -13,7 +13,7 @@ from memjax.typing import Batch
 from tools.bench import harness
 from tools.bench import rematerialization as bench
 from tools.bench.slots import SlotModel
-from tools.results import pages, speed_tables
+from tools.results import backward_tables, pages
 
 TINY = {**bench.SETTINGS, "dim": 16, "layers": 3, "heads": 2, "vocab": 12, "length": 6, "batch": 2, "slots": 3}
 TINY |= {"memory_length": 6}
@@ -107,7 +107,7 @@ RECORDS = [
 
 
 def test_ratios_are_to_plain_over_as_many_segments():
-    plain, wants, nested, more, chunked = speed_tables.with_ratios(RECORDS)
+    plain, wants, nested, more, chunked = backward_tables.with_ratios(RECORDS)
     assert (plain["memory_ratio"], plain["flops_ratio"], plain["growth"]) == (1, 1, 1)
     assert (wants["memory_ratio"], wants["growth"]) == (1, 4)
     assert (nested["memory_ratio"], nested["flops_ratio"]) == (0.02, 1.5)
@@ -125,11 +125,11 @@ def test_the_table_and_its_goal():
     assert shown.count(": met)") == 3 and "gradient checkpointing 9885 (0.61)" in shown
     assert all(part in shown for part in ("libtpu 1, jax 2", "commit 0123", "`a command`", "fit into 1.00 GiB"))
     offloaded = {**record("offload", 8, 10, 120), "host_temp_size": 7 * 2**20}
-    assert "| offload | 10 + 7 host | 0.010 |" in speed_tables.policies(
-        speed_tables.with_ratios([RECORDS[0], offloaded])
+    assert "| offload | 10 + 7 host | 0.010 |" in backward_tables.policies(
+        backward_tables.with_ratios([RECORDS[0], offloaded])
     )
     worse = [{**r, "flops": 2 * r["flops"]} if r["policy"] != "none" else r for r in RECORDS]
-    assert speed_tables.scan_goal(speed_tables.with_ratios(worse)).count("missed") == 1
+    assert backward_tables.scan_goal(backward_tables.with_ratios(worse)).count("missed") == 1
 
 
 def test_what_is_in_the_file_is_not_compiled_again(tmp_path, monkeypatch):

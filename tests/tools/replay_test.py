@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from tools.bench import replay as bench
-from tools.results import speed_tables
+from tools.results import backward_tables
 from tools.results.ledger import Measurement
 
 TINY = {**bench.SETTINGS, "dim": 8, "encoder_layers": 1, "decoder_layers": 1, "heads": 2, "vocab": 7, "length": 4}
@@ -42,7 +42,7 @@ def test_every_form_is_a_program_of_the_same_result(form):
 
 def test_the_table_and_its_goals():
     facts = {"settings": {"dim": 4}, "records": RECORDS}
-    shown = speed_tables.replay(Measurement("replay", "memformer", "", "", "", "", "", facts))
+    shown = backward_tables.replay(Measurement("replay", "memformer", "", "", "", "", "", facts))
     assert "| back-propagation through time | 100.0 (1.000) | 1.00 | 1.00 |" in shown
     assert "| memory replay, scan and checkpoint | 4.0 (0.040) | 1.00 | 0.50 |" in shown
     assert "0.040 of the temporaries (at most 0.05: met)" in shown

@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from memjax.settings.checks import validate
-from memjax.settings.overrides import apply_overrides, load_config
+from memjax.settings.overrides import UsageError, apply_overrides, load_config
 from memjax.training.runs import config_to_dict
+from tests.tools import searches_test
 from tools.measurements import compile_times
 from tools.recipes import RECIPES, Recipe, meta
 from tools.recipes.recipe import BOTH_SPLITS
+from tools.recipes.search import RATE, propose_trial
 from tools.results import ledger, pages, perplexities, runner, speed_tables, streams, tables
 from tools.results.ledger import Book, Measurement, Run
+from tools.results.searches import show_settings
 
 SCORE = {"bits_per_byte": 1.25, "nats_per_token": 2.0, "targets": 3, "memory_bytes": 4, "subsets": {}}
 RUN = Run(
@@ -71,23 +74,18 @@ def test_writers_side_by_side_lose_no_line(tmp_path):
     assert sorted(run.seed for run in Book(tmp_path).runs()) == [*range(24)]
 
 
-def test_what_the_search_has_found_stands_in_the_recipes_that_change_one_thing():
+def test_what_the_earlier_search_has_found_stands_in_the_recipes_that_change_one_thing():
     runs, best = Book().runs(), {}
+    trials = [run for run in runs if run.recipe == "lifelong_meta: search" and run.seed == 100]
     for row in meta.FOUND:
-        tried = [run for run in runs if run.recipe == "lifelong_meta: search" and run.row.startswith(f"{row}, ")]
-        found = max(tried, key=lambda run: run.evaluations["stream"]["average"])
+        found = max((run for run in trials if run.row.startswith(f"{row}, ")), key=searches_test.average)
         best[row] = found.key_of_today[1].partition(", ")[2]
     assert best == meta.FOUND
 
 
-def test_a_search_in_the_ledger_is_found_under_the_names_that_options_have_today():
+def test_a_trial_in_the_ledger_is_found_under_the_names_that_options_have_today():
     run = dataclasses.replace(RUN, config="lifelong_text", variant="replay", row="replay, --lifelong.method.rows 16")
     assert run.key_of_today[1] == "replay, --lifelong.method.replay-batch-size 16"
-    there = {run.key_of_today for run in Book().runs()}
-    for name in ("lifelong_meta", "lifelong_vectors_500"):
-        recipe = RECIPES[name]
-        trials = [f"{row}, {trial}" for row in recipe.variants for trial in recipe.searches(row)]
-        assert {(f"{name}: search", trial, runner.SEARCH_SEED) for trial in trials} <= there
 
 
 def test_seeds_are_shown_as_mean_and_range():
@@ -157,6 +155,7 @@ def commands(tmp_path, monkeypatch):
             directory = tmp_path / "runs" / given["--name"]
             directory.mkdir(parents=True)
             config = load_config(given["--config"], given["--variant"])
+            config.training.schedule.learning_rate = float(given.get(RATE, 0))
             results = {"evaluation": SCORE, "parameters": 5}
             files = {"finished": {"step": 1, "attempts": 1, "results": results}, "config": config_to_dict(config)}
             for name, value in {**files, "versions": []}.items():
@@ -173,12 +172,12 @@ def commands(tmp_path, monkeypatch):
 
 def test_a_recipe_trains_what_the_ledger_does_not_have(tmp_path, monkeypatch, commands):
     rows = {"first": "default", "then": "default --training.init-from @r/first --k $MEMJAX_PLACE/x"}
-    recipe = Recipe("", "sorting", rows, 5, 0, (0.1,), arguments="--k 1", usage=True)
+    recipe = Recipe("", "sorting", rows, 5, learning_rate=0.1, arguments="--k 1", usage=True)
     recipe = dataclasses.replace(recipe, evaluations=BOTH_SPLITS)
     monkeypatch.setitem(RECIPES, "r", recipe)
     book, runs = Book(tmp_path / "book"), tmp_path / "runs"
     (tmp_path / "book").mkdir()
-    with pytest.raises(SystemExit, match="MEMJAX_PLACE: not set"):
+    with pytest.raises(UsageError, match="MEMJAX_PLACE: not set"):
         runner.run("r", runs, "then", book)
     monkeypatch.setenv("MEMJAX_PLACE", "/here")
     runner.run("r", runs, "then", book)  # what it begins with is trained, and not recorded
@@ -202,19 +201,6 @@ def test_a_recipe_trains_what_the_ledger_does_not_have(tmp_path, monkeypatch, co
     assert commands == []
 
 
-def test_a_search_takes_the_best_rate_and_is_kept_beside_its_recipe(tmp_path, monkeypatch, commands):
-    recipe = Recipe("", "sorting", {"one": "default"}, 5, 2, (0.1, 0.2))
-    monkeypatch.setitem(RECIPES, "r", recipe)
-    book = Book(tmp_path / "book")
-    (tmp_path / "book").mkdir()
-    runner.run("r", tmp_path / "runs", "", book)
-    assert [run.row for run in book.runs()] == ["one, 0.1", "one, 0.2", "one"]
-    assert commands[-1][commands[-1].index("--training.schedule.learning-rate") + 1] == "0.1"
-    assert [file.name for file in (tmp_path / "book" / "curves").iterdir()] == ["sorting.jsonl.xz"]
-    pages.write(book)
-    assert "## Learning-rate search" in (tmp_path / "book" / "tables" / "sorting.md").read_text()
-
-
 OWN_MODEL = [name for name, recipe in RECIPES.items() if "--from" not in recipe.arguments.split()]
 """Recipes whose configs have the whole model. That of the others is the model of a run."""
 
@@ -234,6 +220,10 @@ def test_rows_are_valid_and_have_a_directory_each(name, monkeypatch, tmp_path):
         )
         config = apply_overrides(load_config(recipe.config, given[3]), given[4:], prog="memjax train")
         validate(config)
+        if recipe.search:
+            trial = show_settings(propose_trial([], recipe.search.settings_of(row)))
+            given = runner.arguments(name, row, 0, tmp_path, f"{trial} {recipe.search.arguments}", is_trial=True)
+            validate(apply_overrides(load_config(recipe.config, given[3]), given[4:], prog="memjax train"))
         for asked in (recipe.evaluations | recipe.own_evaluations.get(row, {})).values():
             validate(apply_overrides(config, asked.split(), prog="memjax eval"))
     assert set(recipe.own_evaluations) <= set(recipe.variants)
@@ -388,10 +378,42 @@ def test_rows_of_streams_are_compared_over_orders_and_seeds():
     ]
     found = streams.methods(runs, recipe)
     assert "| one | 4 of 4 | 35.0 | 7.1 | 14.1 | 40.0 | 30.0 | 60.0 | 25.0 |  |" in found
-    assert "| two | one | +19.75 ± 0.25 | 2 orders |  | too few |" in streams.differences(runs, recipe)
+    searches = dict.fromkeys(given, searches_test.SEARCHED)
+    assert "| two | one | +19.75 ± 0.25 | 2 orders |  | too few |" in streams.differences(runs, recipe, searches)
+    assert "| two | one | +19.75 ± 0.25 | 2 orders |  | not searched |" in streams.differences(runs, recipe, {})
     assert "| one | 47.5 | 25.0 |" in streams.ages(runs, recipe)
     assert "| b | 30.0 | 50.0 |" in streams.matrices(runs, recipe)
     assert "| two | 2 of 4 | 59.5 |" in streams.methods([run for run in runs if "order 1" in run.row], recipe)
+
+
+def test_averages_of_methods_stand_by_size_whichever_recipe_their_runs_are_of():
+    sizes = {"one": {"10": "small/one, 10 texts", "20": "large/one"}, "two": {"10": "small/two", "20": "large/two"}}
+    orders = {"order 1": "", "order 2": ""}
+    recipe = Recipe("", "lifelong_text", {}, 0, orders=orders, rows_by_size=sizes)
+    values = {("small", "one, 10 texts", "order 1"): 0.3, ("small", "one, 10 texts", "order 2"): 0.5}
+    values |= {
+        ("large", "one", "order 2"): 0.6,
+        ("large", "two", "order 1"): 0.7,
+        ("large", "one, 10 texts", "order 1"): 0,
+    }
+    runs = [
+        dataclasses.replace(_stream(f"{row}, {order}", 0, value), recipe=source)
+        for (source, row, order), value in values.items()
+    ]
+    found = streams.averages_by_size(runs, recipe)
+    assert "| row | 10 | 20 |" in found and "| two |  | 70.0" in found
+    assert "| one | 40.0 ± 14.1 (2) | 60.0" in found
+    assert streams.averages_by_size(runs, dataclasses.replace(recipe, rows_by_size={})) == ""
+
+
+def test_where_candidates_grow_there_is_no_column_of_forgetting():
+    fixed = Recipe("", "lifelong_text", {"one": ""}, 0, orders={"order 1": ""})
+    growing, runs = dataclasses.replace(fixed, candidates_grow=True), [_stream("one, order 1", 0, 0.3)]
+    with_column, without = (streams.methods(runs, recipe) for recipe in (fixed, growing))
+    assert "| after its own task | forgetting | last task |" in with_column and "forgetting, and the" in with_column
+    assert "| after its own task | last task |" in without and "there is no column of forgetting" in without
+    cells = [found.splitlines()[-1].count("|") for found in (with_column, without)]
+    assert cells[0] == cells[1] + 1
 
 
 def test_streams_of_questions_are_shown_in_f1_and_exact_match():
@@ -413,30 +435,6 @@ def test_streams_of_questions_are_shown_in_f1_and_exact_match():
     assert streams.beside([_stream("one, order 1", 0, 0.5)], recipe) == ""
 
 
-def test_a_search_of_a_stream_takes_the_best_average(monkeypatch, tmp_path, commands):
-    recipe = Recipe("", "lifelong_text", {"one": "default", "single task": "single_task"}, 0, orders={"order 1": ""})
-    trials = {row: ("--k 1", "--k 2") for row in recipe.variants}
-    monkeypatch.setitem(RECIPES, "r", dataclasses.replace(recipe, trials=trials, search_arguments="--s validation"))
-    average = lambda run: 0.5 if "2" in run.rpartition("search")[2] else 0.25
-    facts = lambda run, _: {"average": average(run), "learning_accuracy": -average(run)}
-    monkeypatch.setattr(runner, "stream_facts", facts)
-    book = Book(tmp_path / "book")
-    book.folder.mkdir()
-    runner.run("r", tmp_path / "runs", "", book)
-    rows = [run.row for run in book.runs()]
-    assert rows == [
-        "one, --k 1",
-        "one, --k 2",
-        "one, order 1",
-        *(f"single task, {k}" for k in ("--k 1", "--k 2")),
-        rows[-1],
-    ]
-    trained = [words for words in commands if words[0] == "train"]
-    assert "--s" in trained[0] and "--s" not in trained[2]
-    chosen = [words[words.index("--k") + 1] for words in trained if "--s" not in words]
-    assert chosen == ["2", "1"]
-
-
 def test_both_sides_of_a_method_stand_side_by_side():
     ours = [{"accuracies": [0.5, 0.7], "seconds": 2.0, "compile_seconds": 4.0}] * 2
     theirs = [{"accuracies": [0.5, 0.5], "seconds": seconds} for seconds in (6.0, 8.0)]
@@ -445,12 +443,11 @@ def test_both_sides_of_a_method_stand_side_by_side():
     assert shown.endswith("| SEQ | 60.0 (60.0 to 60.0) | 50.0 (50.0 to 50.0) | +10.0 | 2.00 | 7.00 | 3.5 | 4.0 |")
 
 
-def test_searches_and_contenders_of_a_recipe():
-    rates = Recipe("", "sorting", {"one": "default"}, 5, 2, (0.1, 0.2))
-    assert rates.contenders() == {"one": ("one", "")}
-    assert rates.searches("one")["0.1"] == "--training.schedule.learning-rate 0.1"
-    recipe = dataclasses.replace(rates, orders={"a": "", "b": ""}, trials={"one": ("--k 1",)})
-    assert list(recipe.contenders()) == ["one, a", "one, b"] and recipe.searches("one") == {"--k 1": "--k 1"}
+def test_contenders_of_a_recipe():
+    recipe = Recipe("", "sorting", {"one": "default"}, 5)
+    assert recipe.contenders() == {"one": ("one", "")}
+    recipe = dataclasses.replace(recipe, orders={"a": "", "b": ""})
+    assert list(recipe.contenders()) == ["one, a", "one, b"]
 
 
 def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
@@ -469,7 +466,11 @@ def test_a_stream_of_texts_has_perplexities_of_which_less_is_better():
     # exp(1.5) in the end; the first task has grown from e to e squared.
     assert lines[-2].startswith("| plain | 3 | 4.5 ± 0.0 | 4.7 ± 0.0 | 2.000 (1.000) |")
     assert lines[-1].startswith("| method | 3 | 2.7 ± 0.0 | 0.0 ± 0.0 |")
-    assert "| method | plain | -0.5000 ± 0.0000 | 3 seeds | <0.001 | gain |" in perplexities.differences(runs, recipe)
+    searches = dict.fromkeys(rows, searches_test.SEARCHED)
+    assert "| method | plain | -0.5000 ± 0.0000 | 3 seeds | <0.001 | gain |" in perplexities.differences(
+        runs, recipe, searches
+    )
+    assert "| 3 seeds |  | not searched |" in perplexities.differences(runs, recipe, {})
     # What no run says stays open; what some say is their mean.
     assert perplexities.costs(runs, recipe).splitlines()[-1].endswith("|  |  |  |  |  |  | 0.0 |  |")
     told = {"update_seconds": 90.0, "growth_seconds": 1.5, "skipped": 2, "parameters": 1000, "growths": [[2.0, 2.25]]}
@@ -502,13 +503,28 @@ def test_what_a_stream_costs_is_in_its_table():
     assert f"| two | 2 |  | {kept} | 10.0 |  |  |  |  |" in lines
 
 
-def test_answers_that_are_no_class_are_counted():
+@pytest.mark.parametrize(("share", "words"), streams.SHARES.items())
+def test_shares_of_written_answers_are_shown(share, words):
     recipe = Recipe("", "lifelong_lamol", {"one": "lamol", "two": "default"}, 0, orders={"order 1": ""}, seeds=(0, 1))
     runs = [_stream(f"{row}, order 1", seed, 0.5) for row in ("one", "two") for seed in (0, 1)]
-    assert streams.no_class(runs, recipe) == ""
+    assert streams.shares_of_answers(runs, recipe) == ""
     scored = [
-        dataclasses.replace(run, results={"evaluations": {"a": {"no_class": share}, "b": {"score": 1.0}}})
-        for run, share in zip(runs, (10.0, 20.0, 0.0, 1.0), strict=True)
+        dataclasses.replace(run, results={"evaluations": {"a": {share: percent}, "b": {"score": 1.0}}})
+        for run, percent in zip(runs, (10.0, 20.0, 0.0, 1.0), strict=True)
     ]
-    lines = streams.no_class(scored, recipe).splitlines()
-    assert "| row | a |" in lines and lines[-2:] == ["| one | 15.0 |", "| two | 0.5 |"]
+    lines = streams.shares_of_answers(scored, recipe).splitlines()
+    assert lines[0].startswith(f"Share of {words}") and lines[2] == "| row | a |"
+    assert lines[-2:] == ["| one | 15.0 |", "| two | 0.5 |"] and len(lines) == 6
+
+
+def test_written_texts_stand_beside_real_ones():
+    recipe = Recipe("", "lifelong_lamol", {"one": "lamol", "two": "default"}, 0, orders={"order 1": ""}, seeds=(0, 1))
+    runs = [_stream(f"{row}, order 1", seed, 0.5) for row in ("one", "two") for seed in (0, 1)]
+    assert streams.written_texts(runs, recipe) == ""
+    facts = [{"a": {"kept": 0.5, "real_nats": 4.0}}, {"a": {"kept": 1.0, "of_task": 0.5}, "b": {"written_nats": 2.0}}]
+    wrote = [
+        dataclasses.replace(run, evaluations={"stream": {**run.evaluations["stream"], "written": written}})
+        for run, written in zip(runs, facts, strict=False)
+    ]
+    lines = streams.written_texts(wrote + runs[2:], recipe).splitlines()
+    assert lines[-2:] == ["| one | a | 2 | 75.0 | 50.0 |  | 4.0 |", "| one | b | 1 |  |  | 2.0 |  |"]

@@ -29,7 +29,7 @@ from tools.bench.suites import SIZES
 from tools.results import pages
 from tools.results.ledger import ROOT as RESULTS
 from tools.results.ledger import Book, measured
-from tools.results.timed_code import fingerprint
+from tools.results.timed_code import fingerprint, timed_with
 
 NAME, MEMORY_LENGTH = "transformer_xl", 512
 
@@ -120,7 +120,11 @@ def main(argv: list[str] | None = None) -> int:
     if not 1 <= arguments.every < arguments.steps:
         parser.error(f"--every: given {arguments.every}, allowed: at least 1 and fewer than --steps")
     keep_freed_memory()  # as commands do
-    facts = {**measure(SIZES, arguments.steps, arguments.every), "timed_code": fingerprint()}
+    facts = {
+        **measure(SIZES, arguments.steps, arguments.every),
+        "timed_modules": [],
+        "timed_code": fingerprint(timed=timed_with(())),
+    }
     about = (
         f"Transformer-XL of {SIZES['layers']} layers, {SIZES['dim']} wide, with a memory of {MEMORY_LENGTH}, on the "
         f"bytes of the Python library; a log line and a checkpoint every {arguments.every} steps."

@@ -4,6 +4,7 @@ Absolute times on a shared machine vary several-fold from minute to minute, so c
 A step, ...) within one run, and what is reported first is the ratio of medians with an interval from resampled rounds.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -13,13 +14,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from memjax.allocation import SWITCH
 from tools.bench import worker
 from tools.results.ledger import Measurement, together
 from tools.results.speed_tables import quartiles
-from tools.results.timed_code import fingerprint
+from tools.results.timed_code import CONTENDERS, fingerprint, timed_with
 
 RESAMPLES = 1000
 
@@ -184,6 +186,32 @@ def commit(root: Path) -> str:
     return name.stdout.strip() + ("+" if state.stdout.strip() else "")
 
 
+def contender_modules(entries: Sequence[Entry]) -> list[str]:
+    """Returns the modules of `tools.bench` that the contenders of memjax among some are of."""
+    words = {word for entry in entries for word in entry.command}
+    return [name for name in CONTENDERS if f"tools.bench.{name}" in words]
+
+
+def select_entries(suite: Suite) -> list[Entry]:
+    """Returns the contenders of memjax in a suite that have the settings of malloc of its commands."""
+    return [entry for entry in suite.entries if entry.name.startswith("memjax") and SWITCH not in entry.environment]
+
+
+def with_cache(entry: Entry, folder: Path) -> Entry:
+    """Returns a contender that keeps its compiled programs in a folder of its own, as the commands of memjax do."""
+    kept = {"JAX_COMPILATION_CACHE_DIR": str(folder / entry.name), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return replace(entry, environment={**entry.environment, **kept})
+
+
+def start_again(entry: Entry, modes: Sequence[str], root: Path) -> dict[str, float]:
+    """Returns the seconds of the first step of each mode in a new process, which finds the programs of the last one."""
+    again = Worker(entry, root)
+    try:
+        return {mode: again.ask(f"warm {mode} 1")["seconds"][0] for mode in modes}
+    finally:
+        again.close()
+
+
 def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path) -> list[dict]:
     """Measures a suite.
 
@@ -197,56 +225,64 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
     Returns:
       One JSON-able record per contender and mode.
     """
+    modules = contender_modules(suite.entries)
     frame = {
         "suite": suite.name,
         "note": suite.note,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": commit(root),
-        "timed_code": fingerprint(),
+        "timed_modules": modules,
+        "timed_code": fingerprint(timed=timed_with(modules)),
         "command": command,
         "hardware": hardware(),
         "threads": worker.THREADS,
         "rounds": rounds,
         "warm_steps": warm,
     }
-    workers: list[Worker] = []
     records = []
-    try:
-        for entry in suite.entries:
-            workers.append(Worker(entry, root))
+    with tempfile.TemporaryDirectory(prefix="memjax_bench_") as folder, contextlib.ExitStack() as stack:
+        cached = {entry.name: with_cache(entry, Path(folder)) for entry in suite.entries}
+        workers = [stack.enter_context(contextlib.closing(Worker(entry, root))) for entry in cached.values()]
         for mode in suite.modes:
-            warmed = {w.name: w.ask(f"warm {mode} {warm}")["seconds"] for w in workers}
-            load = os.getloadavg()[0]
-            measured = alternate(workers, mode, rounds)
-            for w in workers:
-                own = measured[w.name]
-                against = dict.fromkeys(name for name in (suite.baseline, suite.reference) if name and name != w.name)
-                records.append(
-                    {
-                        **frame,
-                        "contender": w.name,
-                        "mode": mode,
-                        **w.description,
-                        "seconds": {**quartiles(own["seconds"]), "all": own["seconds"]},
-                        "cpu_seconds": quartiles(own["cpu_seconds"]),
-                        "page_faults": statistics.median(own["page_faults"]),
-                        f"{suite.unit}_per_second": w.description[f"{suite.unit}_per_step"]
-                        / statistics.median(own["seconds"]),
-                        "first_step_seconds": warmed[w.name][0],
-                        # What the first step took beyond a usual one: tracing and compiling.
-                        "compile_seconds": max(0.0, warmed[w.name][0] - statistics.median(own["seconds"])),
-                        "peak_rss_mib": w.ask("rss")["peak_rss_mib"],
-                        "load_at_start": load,
-                        "ratios": {name: speed_ratio(own["seconds"], measured[name]["seconds"]) for name in against},
-                        # What others ran at the same time hardly touches these.
-                        "cpu_ratios": {
-                            name: speed_ratio(own["cpu_seconds"], measured[name]["cpu_seconds"]) for name in against
-                        },
-                    }
-                )
-    finally:
-        for w in workers:
-            w.close()
+            records += measure_mode(suite, workers, mode, rounds, warm)
+        stack.close()
+        ours = [entry.name for entry in select_entries(suite)]
+        again = {name: start_again(cached[name], suite.modes, root) for name in ours}
+    found = lambda record: again.get(record["contender"], {}).get(record["mode"])
+    return [{**frame, **record, "second_start_seconds": found(record)} for record in records]
+
+
+def measure_mode(suite: Suite, workers: Sequence[Worker], mode: str, rounds: int, warm: int) -> list[dict]:
+    """Measures a mode of all contenders of a suite. See `run_suite`."""
+    warmed = {w.name: w.ask(f"warm {mode} {warm}")["seconds"] for w in workers}
+    load = os.getloadavg()[0]
+    measured = alternate(workers, mode, rounds)
+    records = []
+    for w in workers:
+        own = measured[w.name]
+        against = dict.fromkeys(name for name in (suite.baseline, suite.reference) if name and name != w.name)
+        median = statistics.median(own["seconds"])
+        records.append(
+            {
+                "contender": w.name,
+                "mode": mode,
+                **w.description,
+                "seconds": {**quartiles(own["seconds"]), "all": own["seconds"]},
+                "cpu_seconds": quartiles(own["cpu_seconds"]),
+                "page_faults": statistics.median(own["page_faults"]),
+                f"{suite.unit}_per_second": w.description[f"{suite.unit}_per_step"] / median,
+                "first_step_seconds": warmed[w.name][0],
+                # What the first step took beyond a usual one: tracing and compiling.
+                "compile_seconds": max(0.0, warmed[w.name][0] - median),
+                "peak_rss_mib": w.ask("rss")["peak_rss_mib"],
+                "load_at_start": load,
+                "ratios": {name: speed_ratio(own["seconds"], measured[name]["seconds"]) for name in against},
+                # What others ran at the same time hardly touches these.
+                "cpu_ratios": {
+                    name: speed_ratio(own["cpu_seconds"], measured[name]["cpu_seconds"]) for name in against
+                },
+            }
+        )
     return records
 
 

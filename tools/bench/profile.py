@@ -22,14 +22,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memjax.allocation import SWITCH, keep_freed_memory
+from memjax.allocation import keep_freed_memory
 from tools.bench import worker
-from tools.bench.harness import Entry, Suite
+from tools.bench.harness import Entry, Suite, contender_modules, select_entries
 from tools.bench.suites import SIZES, SUITES
 from tools.results import pages
 from tools.results.ledger import ROOT as RESULTS
 from tools.results.ledger import Book, measured
-from tools.results.timed_code import fingerprint
+from tools.results.timed_code import fingerprint, timed_with
 
 PRODUCTS, SOFTMAX, NORMS = "products", "softmax", "norms"
 GATHERS, COPIES = "gathers and sorts", "copies and transposes"
@@ -235,11 +235,6 @@ def read_operations(trace: Any) -> list[Operation]:
     return operations
 
 
-def select_entries(suite: Suite) -> list[Entry]:
-    """Returns the contenders of a suite that are profiled: those of memjax with the settings of malloc of commands."""
-    return [entry for entry in suite.entries if entry.name.startswith("memjax") and SWITCH not in entry.environment]
-
-
 def main(argv: list[str] | None = None) -> int:
     """Profiles the memjax contenders of the named suites; none = of all that race with others, and the encoder."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.profile", description=(__doc__ or "").splitlines()[0])
@@ -261,7 +256,9 @@ def main(argv: list[str] | None = None) -> int:
             contender = (module, kind, json.loads(settings), suites[name].modes, arguments.steps, arguments.rows)
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 records += [{"contender": entry.name, **record} for record in pool.submit(profile, *contender).result()]
-        facts = {"steps": arguments.steps, "timed_code": fingerprint(), "records": records}
+        modules = contender_modules(suites[name].entries)
+        code = {"timed_modules": modules, "timed_code": fingerprint(timed=timed_with(modules))}
+        facts = {"steps": arguments.steps, **code, "records": records}
         words = {"command": f"python -m tools.bench.profile {name}", "title": f"{name}: where the time goes"}
         pages.record(measured("profile", name, facts, **words), Book(arguments.out))
     return 0

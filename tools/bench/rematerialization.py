@@ -40,9 +40,9 @@ from memjax.typing import Batch
 from tools.bench import harness, replay
 from tools.bench.slots import SlotModel
 from tools.results import pages
+from tools.results.backward_tables import policy_name, size_text
 from tools.results.ledger import ROOT as RESULTS
 from tools.results.ledger import Book, Measurement, together
-from tools.results.speed_tables import policy_name, size_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SLOTS, TRANSFORMER_XL, MEMFORMER = MODELS = ("slots", "transformer_xl", "memformer")

@@ -35,9 +35,9 @@ def config_of(kind: str, settings: dict[str, Any]) -> Config:
         memory=memory, mode="sparse", replay_interval=settings["every"], replay_batch_size=settings["replayed"]
     )
     if kind in EPISODES:
-        method = EPISODES[kind](memory=memory, every=0, steps=settings["episode"] - 1)
+        method = EPISODES[kind](memory=memory, replay_interval=0, inner_steps=settings["episode"] - 1)
     if kind == "anml":
-        config.model.attention.gate = config.model.dim
+        config.model.attention.gate_dim = config.model.dim
     lifelong = dataclasses.replace(config.lifelong, method=Sequential() if kind == "plain" else method)
     data = dataclasses.replace(config.data, batch_size=settings["rows"], segment_length=settings["length"])
     return dataclasses.replace(config, data=data, lifelong=lifelong)

@@ -22,8 +22,10 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import SingleDeviceSharding  # noqa: E402
 
 from memjax.functional.attention import visibility  # noqa: E402
+from memjax.functional.linear_attention import causal_linear_attention  # noqa: E402
 from memjax.functional.positions import relative_shift  # noqa: E402
 from memjax.memory.attention_implementations import read_segment  # noqa: E402
+from memjax.memory.bucket_projector import BucketProjector  # noqa: E402
 from memjax.planning.hlo import hbm_bytes, parse_hlo  # noqa: E402
 from memjax.planning.topologies import Topology, parse_topology  # noqa: E402
 from memjax.training.costs import jaxpr_flops  # noqa: E402
@@ -34,13 +36,19 @@ CHIPS = ("v5e:2x2", "v5p:2x2x1", "v6e:2x2")
 SIZES: dict[str, dict[str, int]] = {
     "rotary": {"rows": 1, "length": 512, "slots": 65536, "heads": 32, "key_heads": 8, "head_dim": 128},
     "relative positions": {"rows": 4, "length": 512, "slots": 2048, "heads": 16, "key_heads": 16, "head_dim": 64},
-    "distance buckets": {"rows": 4, "length": 512, "slots": 512, "heads": 16, "key_heads": 16, "head_dim": 64},
+    "distance buckets": {"rows": 4, "length": 512, "slots": 512, "heads": 16, "key_heads": 16, "head_dim": 128},
+    "none, linear attention": {
+        **{"rows": 4, "length": 2048, "slots": 0, "heads": 16, "key_heads": 16, "head_dim": 64},
+        "chunk_length": 128,
+    },
 }
 """positions -> sizes of the attention on one device"""
+BUCKETS = BucketProjector(query_key_norm=False)
 PROGRAMS = {
     "rotary": ("reference", "blocks", "fused"),
     "relative positions": ("reference", "blocks"),
     "distance buckets": ("reference", "blocks"),
+    "none, linear attention": ("reference", "chunks"),
 }
 
 
@@ -54,7 +62,7 @@ def arrays_of(positions: str, device: Any) -> dict[str, Any]:
     if positions == "relative positions":
         arrays |= {"position_queries": shape(rows, length, heads, width), "relative_keys": shape(total, heads, width)}
     if positions == "distance buckets":
-        arrays["bias"] = shape(1, heads, length, total, dtype=jnp.float32)
+        arrays["buckets"] = shape(heads, BUCKETS.num_buckets, dtype=jnp.float32)
     return arrays
 
 
@@ -63,8 +71,12 @@ def make_program(program: str, slots: int) -> Callable[..., Any]:
 
     def total(arrays: dict[str, Any], valid: jax.Array) -> jax.Array:
         queries, keys, values = (arrays[name] for name in ("queries", "keys", "values"))
-        options: dict[str, Any] = {"valid": valid, "bias": arrays.get("bias")}
+        options: dict[str, Any] = {"valid": valid}
         options["visible"] = visibility(queries.shape[1], valid[:, :slots], valid[:, slots:])
+        if "buckets" in arrays:
+            weights = {"position_bias": arrays["buckets"]}
+            options["distance_bias"] = BUCKETS.distance_bias(weights, queries.shape[-1])
+            options["bias"] = BUCKETS.place(weights, queries, keys, (("", slots),))[2]
         if "relative_keys" in arrays:
             factors = arrays["position_queries"], arrays["relative_keys"]
             if program == "reference":
@@ -77,6 +89,17 @@ def make_program(program: str, slots: int) -> Callable[..., Any]:
     return jax.grad(total)
 
 
+def make_linear_program(program: str, chunk_length: int) -> Callable[..., Any]:
+    """Makes the gradient of a linear attention, by one product of all queries and keys or in chunks."""
+
+    def total(arrays: dict[str, Any], valid: jax.Array) -> jax.Array:
+        length = 0 if program == "reference" else chunk_length
+        output, _ = causal_linear_attention(**arrays, mask=valid, chunk_length=length)
+        return jnp.square(output.astype(jnp.float32)).sum()
+
+    return jax.grad(total)
+
+
 def measure(positions: str, program: str, topology: Topology) -> dict[str, Any]:
     """Compiles one program for one chip."""
     device = topology.devices()[0]
@@ -84,9 +107,11 @@ def measure(positions: str, program: str, topology: Topology) -> dict[str, Any]:
     valid = jax.ShapeDtypeStruct(
         (sizes["rows"], sizes["slots"] + sizes["length"]), jnp.bool_, sharding=SingleDeviceSharding(device)
     )
+    linear = sizes.get("chunk_length")
+    gradient = make_linear_program(program, linear) if linear else make_program(program, sizes["slots"])
     mesh = jax.sharding.Mesh([device], ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     with jax.set_mesh(mesh):
-        traced = jax.jit(make_program(program, sizes["slots"])).trace(arrays, valid)
+        traced = jax.jit(gradient).trace(arrays, valid)
         compiled = traced.lower().compile()
     flops, moved = jaxpr_flops(traced.jaxpr), hbm_bytes(parse_hlo(compiled.as_text()))
     return {

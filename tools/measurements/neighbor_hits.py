@@ -55,7 +55,7 @@ def open_model(run: str, changes: Sequence[str], workdir: Path) -> CrossFittingH
 
 
 def write_all(whole: CrossFittingHalf, first: CrossFittingHalf, second: CrossFittingHalf, to: Path) -> None:
-    """The neighbours of training and validation in all ways, each in its folder; of test too by keys of a half.
+    """The neighbours of all splits in all ways, each in its folder.
 
     Args:
       whole: the model of all articles.
@@ -72,7 +72,7 @@ def write_all(whole: CrossFittingHalf, first: CrossFittingHalf, second: CrossFit
     for name, values in training.items():
         write_neighbors(to / name, "train", values, documents, store=name)
     for model, names in ((whole, [n for n in WAYS if "whole" in n]), (first, [n for n in WAYS if "halves" in n])):
-        for split in experiment.SPLITS if model is first else ("validation",):
+        for split in experiment.SPLITS:
             values = neighbors_of_split(model.source, split, model.store, model.index, NEIGHBORS, progress=tell)
             for name in names:
                 write_neighbors(to / name, split, values, model.source.run.experiment.documents(split), store=name)

@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,17 +131,44 @@ def timed(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     return result, {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
 
 
+def exact_family(name: str, build: Callable[[], Any], size: int) -> Family:
+    """Builds an index that is exact."""
+    index, cost = timed(build)
+    return Family(name, "", (0,), lambda *_: index, cost, size)
+
+
+def exact_families(store: Store) -> list[Family]:
+    """Builds memjax's exact indices."""
+    size = store.entries * (store.header.key_bytes + 4)  # keys and their squared lengths
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+    return [
+        exact_family("memjax exact", lambda: ExactIndex.from_store(store), size),
+        exact_family("memjax sharded, one device", lambda: ShardedIndex.from_store(store, mesh=mesh), size),
+    ]
+
+
+def scann_families(store: Store, candidates: tuple[int, ...] = CANDIDATES) -> list[Family]:
+    """Builds the index of ScaNN, which also stands with its `candidates` scored again by their keys."""
+    found = []
+    _, cost = timed(lambda: build_scann(store))
+    size = _bytes(open_artefact(store, "scann_squared_l2_00000_of_00001")[0])
+    scann: Any = open_index(store, "scann")
+    again = rescore(scann, store)
+    for name, index in (("memjax ScaNN", scann), ("memjax ScaNN, exact re-scoring", again)):
+
+        def make(effort: int, candidates: int, index: Index = index) -> Index:
+            scann.leaves_to_search, scann.reorder = effort, candidates
+            return index
+
+        found.append(Family(name, "leaves_to_search", candidates, make, cost, size))
+    return found
+
+
 def families(store: Store) -> list[Family]:
     """Builds every index."""
     import faiss
 
-    found = []
-
-    def exact(name: str, build: Callable[[], Any], size: int) -> None:
-        index, cost = timed(build)
-        found.append(Family(name, "", (0,), lambda *_: index, cost, size))
-
-    def faiss_index(name: str, factory: str, parameter: str, candidates: tuple[int, ...] = (0,)) -> None:
+    def faiss_index(name: str, factory: str, parameter: str, candidates: tuple[int, ...] = (0,)) -> Family:
         _, cost = timed(lambda: build_faiss(store, factory=factory, training_entries=100_000))
         folder, _ = open_artefact(store, "faiss_squared_l2")
         raw = faiss.read_index(str(folder / "index.faiss"))
@@ -154,30 +181,19 @@ def families(store: Store) -> list[Family]:
 
         # A graph visits at least as many candidates as there are neighbours.
         efforts = tuple(n for n in EFFORTS if n >= NEIGHBORS) if parameter == "efSearch" else EFFORTS
-        found.append(Family(name, parameter, candidates, make, cost, _bytes(folder), efforts))
+        return Family(name, parameter, candidates, make, cost, _bytes(folder), efforts)
 
-    short, scores = store.entries * store.header.key_bytes, 4 * store.entries
-    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    exact("bare matrix product", lambda: Product(store), 2 * short)
-    exact("memjax exact", lambda: ExactIndex.from_store(store), short + scores)
-    exact("memjax sharded, one device", lambda: ShardedIndex.from_store(store, mesh=mesh), short + scores)
-    faiss_index(BASELINE, "Flat", "")
-    _, cost = timed(lambda: build_scann(store))
-    size = _bytes(open_artefact(store, "scann_squared_l2_00000_of_00001")[0])
-    scann: Any = open_index(store, "scann")
-    again = rescore(scann, store)
-    for name, index in (("memjax ScaNN", scann), ("memjax ScaNN, exact re-scoring", again)):
-
-        def make(effort: int, candidates: int, index: Index = index) -> Index:
-            scann.leaves_to_search, scann.reorder = effort, candidates
-            return index
-
-        found.append(Family(name, "leaves_to_search", CANDIDATES, make, cost, size))
     lists = 2 ** int(math.log2(4 * math.sqrt(store.entries)))
-    faiss_index(f"faiss IVF{lists}", f"IVF{lists},Flat", "nprobe")
-    faiss_index(f"faiss IVF{lists},PQ64, exact re-scoring", f"IVF{lists},PQ64", "nprobe", CANDIDATES)
+    found = [
+        exact_family("bare matrix product", lambda: Product(store), 2 * store.entries * store.header.key_bytes),
+        *exact_families(store),
+        faiss_index(BASELINE, "Flat", ""),
+        *scann_families(store),
+        faiss_index(f"faiss IVF{lists}", f"IVF{lists},Flat", "nprobe"),
+        faiss_index(f"faiss IVF{lists},PQ64, exact re-scoring", f"IVF{lists},PQ64", "nprobe", CANDIDATES),
+    ]
     if store.entries <= MOST_ENTRIES_OF_A_GRAPH:
-        faiss_index("faiss HNSW32", "HNSW32", "efSearch")
+        found.append(faiss_index("faiss HNSW32", "HNSW32", "efSearch"))
     return found
 
 
@@ -225,14 +241,15 @@ def contenders(family: Family, store: Store, queries: np.ndarray, true: Neighbor
     return [quickest(choices) for choices in first.values() if choices], best
 
 
-def measure(entries: int, store: Store, queries: np.ndarray, workdir: Path, rounds: int) -> list[dict[str, Any]]:
-    """One record for each contender, or level that a family does not reach."""
-    part = first_entries(store, entries, workdir / f"first_{entries}")
-    true = StreamedIndex(part).search(queries, NEIGHBORS)
+def measure(
+    store: Store, queries: np.ndarray, built: Sequence[Family], rounds: int, baseline: str = BASELINE
+) -> list[dict[str, Any]]:
+    """One record for each contender, or level that a family does not reach. Ratios are those to `baseline`."""
+    true = StreamedIndex(store).search(queries, NEIGHBORS)
     taking_part, records = [], []
-    for family in families(part):
+    for family in built:
         print(f"{family.name}: built in {family.build['seconds']:.1f} s", file=sys.stderr, flush=True)
-        reached, best = contenders(family, part, queries, true)
+        reached, best = contenders(family, store, queries, true)
         taking_part += reached
         if family.effort:
             for level in set(LEVELS) - {one.level for one in reached}:
@@ -254,16 +271,16 @@ def measure(entries: int, store: Store, queries: np.ndarray, workdir: Path, roun
                 "reached": True,
                 "setting": one.setting,
                 "recall": None if math.isnan(one.recall) else one.recall,
-                "queries_per_second": {name: QUERIES / value for name, value in quartiles(seconds).items()},
+                "queries_per_second": {name: len(queries) / value for name, value in quartiles(seconds).items()},
                 "seconds": seconds,
                 "cpu_seconds": column(one.name, "cpu_seconds"),
-                "ratio": speed_ratio(seconds, column(BASELINE, "seconds")),
-                "cpu_ratio": speed_ratio(column(one.name, "cpu_seconds"), column(BASELINE, "cpu_seconds")),
+                "ratio": speed_ratio(seconds, column(baseline, "seconds")),
+                "cpu_ratio": speed_ratio(column(one.name, "cpu_seconds"), column(baseline, "cpu_seconds")),
                 "bytes": one.family.size,
                 "build": one.family.build,
             }
         )
-    return [{"entries": entries, "load": load, **record} for record in records]
+    return [{"entries": store.entries, "load": load, **record} for record in records]
 
 
 def about(known: dict[str, Any]) -> str:
@@ -299,7 +316,8 @@ def main() -> None:
     workdir = options.workdir or Path(options.run) / "search"
     workdir.mkdir(parents=True, exist_ok=True)
     queries = queries_of(source, workdir / "queries.npy")
-    records = measure(options.entries, store, queries, workdir, options.rounds)
+    part = first_entries(store, options.entries, workdir / f"first_{options.entries}")
+    records = measure(part, queries, families(part), options.rounds)
     known = {"versions": versions(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     known |= {"store": Path(options.run).name, "dim": store.dim, "rounds": options.rounds}
     facts = {**known, **together(records)}

@@ -111,11 +111,11 @@ def measure(cell: Cell, data: Path, folder: Path) -> dict[str, Any]:
     config, make = config_of(cell, write_tasks(cell.texts, data, folder), folder), factory.make_method
     shutil.rmtree(Path(config.workdir, config.name), ignore_errors=True)
 
-    def make_with_new_moments(settings: Any) -> Method:
+    def make_with_new_moments(settings: Any, boundaries: str) -> Method:
         def before(task: TaskInfo) -> Any:
             return phase_of(lambda state, context: with_fresh_optimizer(state, task)) if task.index else phase_of()
 
-        return make(settings)._replace(before=before)
+        return make(settings, boundaries)._replace(before=before)
 
     replaced = make_with_new_moments if cell.moments == "new" else make
     with mock.patch.object(factory, "make_method", replaced):

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from memjax.config import LAMOL, Config, InstructionLines, Lifelong, Sequential, TaskData
-from memjax.data.instructions import Instruction, read_query, read_state
+from memjax.data.instruction_readers import is_answer_of_task
+from memjax.data.instructions import Instruction
+from memjax.data.prompts import prompt_room
 from memjax.lifelong import load_run, train
 from memjax.lifelong.lamol import write_samples
 from memjax.training import read_metrics
@@ -29,18 +31,6 @@ from tools.results.ledger import measured
 
 SHOWN = 10
 """texts of each task in the ledger"""
-
-
-def is_of_task(text: str, prompt: str, known: set[str], answered_by: str) -> bool:
-    """Whether an answer is one that the task has: a class, a change of state, a query, or words of the context."""
-    match answered_by:
-        case "class":
-            return text.strip() in known
-        case "dialogue_state":
-            return read_state(text) is not None
-        case "logical_form":
-            return read_query(text) is not None
-    return bool(text.strip()) and text.strip() in prompt
 
 
 def learned(config: Config, train_on: list[Instruction], source: Any, folder: Path, tests: list[Instruction]) -> float:
@@ -77,6 +67,7 @@ def measure(run: Path, number: int, pretrained: str) -> dict[str, Any]:
             mark,
             number,
             length=config.data.segment_length,
+            room=prompt_room(config.data.segment_length, loaded.experiment.task.settings.max_answer_length),
             seed=1_000_003 * index,  # samples take one seed a block
             top_k=method.top_k,
             temperature=method.temperature,
@@ -85,7 +76,7 @@ def measure(run: Path, number: int, pretrained: str) -> dict[str, Any]:
         real, tests = own.documents("train").instructions, own.documents("test").instructions
         known, answered = {answer for one in real for answer in one.answers}, task.source.answer_metric
         texts = [(tokenizer.decode(prompt), tokenizer.decode(answer)) for prompt, answer in written.rows]
-        fits = [is_of_task(answer, prompt, known, answered) for prompt, answer in texts]
+        fits = [is_answer_of_task(answer, prompt, known, answered) for prompt, answer in texts]
         row = {"task": task.name, "written": number, "one_mark": len(texts) / number, "seconds": seconds}
         row |= {"of_task": sum(fits) / number, "different": len({*written.texts}) / number}
         with tempfile.TemporaryDirectory() as folder:

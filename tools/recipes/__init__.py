@@ -1,12 +1,12 @@
 """Recipes: which runs make a table of results, and at which settings."""
 
-from tools.recipes import growth, instructions, meta, questions, relations, streams, synthetic, tasks, text
+from tools.recipes import encoders, growth, instructions, meta, relations, streams, synthetic, tasks, text
 from tools.recipes.recipe import Recipe
 
 __all__ = ["RECIPES", "Recipe", "page_of"]
 
 RECIPES = text.RECIPES | synthetic.RECIPES | tasks.RECIPES | streams.RECIPES | meta.RECIPES
-RECIPES |= questions.RECIPES | relations.RECIPES | growth.RECIPES | instructions.RECIPES
+RECIPES |= encoders.RECIPES | relations.RECIPES | growth.RECIPES | instructions.RECIPES
 
 
 def page_of(name: str) -> str:

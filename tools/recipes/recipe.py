@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from tools.recipes.search import Search
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -17,11 +19,10 @@ class Recipe:
         (`_` for spaces) the directory of another run, which is trained first. They come after `arguments`, which they
         override.
       steps: updates of a recorded run; 0 = as the configuration says.
-      search_steps: updates of a run of the learning-rate search.
-      learning_rates: the search's grid, the same for every contender; a single one is not searched, none = that of the
-        configuration.
-      trials: row -> further arguments of each run of its search, instead of `learning_rates`.
-      search_arguments: further arguments of all runs of the search.
+      learning_rate: learning rate of all runs where it is not searched, 0 = that of the configuration.
+      search: how the settings of every row are searched, None = they are not.
+      settings_from: row -> `RECIPE/ROW`, whose search has found the settings of its runs, for a recipe without a
+        search.
       texts: of streams, name of the measurement of their texts (`tools.measurements.vectors`): tasks that are hardly
         above their largest class where they are learned alone are marked, and left out of every mean.
       page: of its tables, '' = the page of its configuration.
@@ -36,18 +37,21 @@ class Recipe:
       measures: what of an evaluation a table shows; none = accuracy, else perplexity or bits per byte.
       final: what the evaluation at the end of training is called beside others, '' = it is not shown beside them.
       curve: measure of the evaluations on the way that has a table, '' = none.
+      rows_by_size: method -> size -> `RECIPE/ROW`, whose average over orders a table of methods by sizes shows.
       controls: row -> the rows that it is compared with, seed by seed: everything but the memory.
-      findings: what the numbers say, in words.
+      candidates_grow: whether a test compares more classes after every task, so that scores fall without forgetting
+        and no table has a column for it.
+      findings: what the numbers say, in words that describe. A comparison in braces, `{ROW | CONTROL}`, or with the
+        number where the recipe is no stream, stands for its difference, units and verdict.
     """
 
     description: str
     config: str
     variants: dict[str, str]
     steps: int
-    search_steps: int = 0
-    learning_rates: tuple[float, ...] = ()
-    trials: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    search_arguments: str = ""
+    learning_rate: float = 0.0
+    search: Search | None = None
+    settings_from: dict[str, str] = dataclasses.field(default_factory=dict)
     texts: str = ""
     page: str = ""
     orders: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -60,7 +64,9 @@ class Recipe:
     measures: tuple[str, ...] = ()
     final: str = ""
     curve: str = ""
+    rows_by_size: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     controls: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    candidates_grow: bool = False
     findings: str = ""
 
     def contenders(self) -> dict[str, tuple[str, str]]:
@@ -68,12 +74,6 @@ class Recipe:
         if not self.orders:
             return {row: (row, "") for row in self.variants}
         return {f"{row}, {order}": (row, order) for row in self.variants for order in self.orders}
-
-    def searches(self, row: str) -> dict[str, str]:
-        """What a search tries for a row: its name -> further arguments; a single one needs no search."""
-        if self.trials:
-            return {trial: trial for trial in self.trials.get(row, ())}
-        return {f"{rate:g}": f"--training.schedule.learning-rate {rate:g}" for rate in self.learning_rates}
 
 
 def signal(num_basis: int, num_samples: int = 128) -> str:

@@ -2,6 +2,8 @@
 
 from memjax.lifelong.relation_orders import task_orders
 from tools.recipes.recipe import Recipe
+from tools.recipes.search import RATE, Search, Setting
+from tools.recipes.streams import EVERY_UPDATE, PROJECTED_ALWAYS, search_with
 
 __all__ = ["RECIPES"]
 
@@ -21,8 +23,8 @@ BEFORE = {
     "A-GEM": ("lower bound",),
     "GEM": ("lower bound",),
     "EMR": ("lower bound", "A-GEM"),
-    "EA-EMR": ("EMR", "GEM"),
-    "EMAR": ("EA-EMR",),
+    "EA-EMR": ("lower bound", "EMR", "GEM"),
+    "EMAR": ("lower bound", "EA-EMR"),
     "EMAR, code": ("EA-EMR", "EMAR"),
     "upper bound": ("EMAR",),
 }
@@ -35,80 +37,76 @@ def _orders(num_tasks: int, number: int) -> dict[str, str]:
 
 
 ORDERS = _orders(10, 5)
+PAIR_ORDERS = ORDERS | {"order 7": _orders(10, 7)["order 7"]}
+"""Order 6 is that of the search."""
+UNREPORTED = f"{_orders(10, 6)['order 6']} --evaluation.split validation"
+"""Order and split of the trials of a search"""
 DATA = "--lifelong.sources-dir $MEMJAX_FEWREL --data.tokenizer.path $MEMJAX_GLOVE"
 ABOUT = (
-    "Lifelong FewRel in ten tasks, clusters of the names of its 80 relations, {orders}; {size} sentences of each task "
-    "in the memory. Of the 11,200 sentences that the papers test on, 7,708 are trained on and 2,292 tested, split by a "
-    "hash of the sentence; a BiLSTM of 200 units each way on frozen GloVe vectors of 50 numbers, 20,000 words (the "
+    "Lifelong FewRel in ten tasks, clusters of the names of its 80 relations; 50 sentences of each task in the memory. "
+    "One order and one seed: no difference between two rows says anything of the methods. `lifelong_relations_small` "
+    "has six orders. Of the 11,200 sentences that the papers test on, 7,708 are trained on and 2,292 tested, split by "
+    "a hash of the sentence; a BiLSTM of 200 units each way on frozen GloVe vectors of 50 numbers, 20,000 words (the "
     "papers: 300). So no number here is comparable with a published one. Lower bound, EWC, GEM, A-GEM, EMR, EA-EMR and "
     "upper bound compare with the names of relations, by a ranking loss, three epochs; EMAR has a vector of each "
-    "relation, and softmax. Settings not searched."
+    "relation, and softmax. GEM was measured before its memory had a quota for each task, A-GEM "
+    "with a reference of all tasks so far, where today it has that of earlier tasks alone."
 )
 
 
-def _rows(names: tuple[str, ...], size: int) -> dict[str, str]:
-    """Variants with another memory."""
-    options = {"GEM": "--lifelong.method.examples-per-task {0}", "A-GEM": "--lifelong.method.memory.capacity {1}"}
-    option = lambda name: options.get(name, "--lifelong.method.examples-per-task {0}").format(size, 10 * size)
-    return {name: f"{ROWS[name]} {option(name)}" for name in names}
-
-
-QUESTION_ROWS = ("lower bound", "EMR", "EA-EMR", "EMAR", "upper bound")
-SMALLER = ("GEM", "A-GEM", "EMR", "EA-EMR", "EMAR")
+SMALL_ROWS = ("lower bound", "EMR", "EA-EMR", "EMAR", "upper bound")
 RECIPES = {
     "lifelong_relations": Recipe(
-        description=ABOUT.format(orders="five orders", size=50),
+        description=ABOUT,
         config="lifelong_relations",
         variants=ROWS,
         steps=0,
-        orders=ORDERS,
+        orders=dict(list(ORDERS.items())[:1]),
         seeds=(0,),
         arguments=DATA,
         controls=BEFORE,
+        candidates_grow=True,
     ),
-    **{
-        f"lifelong_relations_{size}": Recipe(
-            description=ABOUT.format(orders="three orders", size=size),
-            config="lifelong_relations",
-            variants=_rows(SMALLER, size),
-            steps=0,
-            orders=dict(list(ORDERS.items())[:3]),
-            seeds=(0,),
-            arguments=DATA,
-            controls={"EA-EMR": ("EMR", "GEM"), "EMAR": ("EA-EMR",)},
-        )
-        for size in (10, 25)
-    },
-    "lifelong_relations_encoder": Recipe(
+    "lifelong_relations_small": Recipe(
         description=(
-            "Lifelong FewRel in ten tasks, as `lifelong_relations` has it, one order, read by MiniLM, all of which is "
-            "trained: markers stand around the two things of the 8,003 of 11,146 sentences whose places are known, the "
-            "others are read without. 50 sentences of each task in the memory. Both have a vector of each relation; "
-            "EMAR by softmax, EMR by a ranking loss, three epochs. Settings not searched."
+            "As `lifelong_relations`, at a size at which six orders and a search can be run: 30 % of the sentences of "
+            "each relation are trained on, a BiLSTM of 50 units each way, and only the rows that EMAR and EA-EMR are "
+            "about. 50 sentences of each task in the memory. MEMJAX_FEWREL is the folder of the files, MEMJAX_GLOVE a "
+            "file of word vectors."
         ),
         config="lifelong_relations",
-        variants={"EMAR": "encoder_emar", "EMR": "encoder_emr"},
+        variants={row: f"small_{ROWS[row]}" for row in SMALL_ROWS},
         steps=0,
-        orders=dict(list(ORDERS.items())[:1]),
+        orders=_orders(10, 6),
         seeds=(0,),
-        arguments=(
-            "--lifelong.sources-dir $MEMJAX_FEWREL --training.init-from $MEMJAX_MINILM "
-            "--data.tokenizer.vocab $MEMJAX_MINILM/tokenizer/tokenizer.json"
+        arguments=DATA,
+        search=Search(
+            {"": (Setting(RATE, 1e-3),)},
+            trials=6,
+            arguments=f"{_orders(10, 7)['order 7']} --evaluation.split validation",
         ),
-        controls={"EMAR": ("EMR",)},
+        controls={
+            "EMR": ("lower bound",),
+            "EA-EMR": ("EMR",),
+            "EMAR": ("EMR", "EA-EMR"),
+            "upper bound": ("EMAR",),
+        },
+        candidates_grow=True,
     ),
     "lifelong_relation_pairs": Recipe(
         description=(
             "Pairs of a sentence of Lifelong FewRel and the name of a relation, its own or one of its candidates, as "
-            "vectors of MiniLM, frozen; ten tasks as in `lifelong_relations`, five orders. Another protocol than "
+            "vectors of MiniLM, frozen; ten tasks as in `lifelong_relations`, six orders. Another protocol than "
             "there: one pass, no borders between tasks are told, and a sentence to train on is paired with candidates "
             "of the tasks so far (multi-task: all of its own), one to test with all of its own. Each pair is an "
             "example of one of two classes; a sentence is answered rightly where its own name scores higher than each "
             "other. A perceptron 384-256-2, batches of 16 pairs, Adam; a replay or a projected update of 64 pairs "
-            "about every 1,600. Of each relation 16 sentences are trained on and 6 tested, with five candidates "
+            "about every 1,600. The reference of A-GEM has pairs of all tasks so far; in the last row, which is told "
+            "the borders, every update is projected, with pairs of earlier tasks alone, as in the paper. Of each "
+            "relation 16 sentences are trained on and 6 tested, with five candidates "
             "each, of the 11,200 that the papers test on, split by a hash of the sentence: no number here is "
             "comparable with a published one. Episodes have batches of 4 pairs, and the last of a task fewer of "
-            "them, since a task has no more than 16 pairs where it comes first. Settings not searched. "
+            "them, since a task has no more than 16 pairs where it comes first. "
             "`tools.measurements.vectors pairs --train 16 "
             "--test 6 --candidates 5` makes MEMJAX_PAIRS."
         ),
@@ -120,42 +118,39 @@ RECIPES = {
             "OML-ER": "pairs_oml --data.batch-size 4 --lifelong.method.last-episode kept",
             "ANML-ER": "pairs_anml --data.batch-size 4 --lifelong.method.last-episode kept",
             "multi-task": "pairs_multi_task",
+            EVERY_UPDATE: f"pairs_agem {PROJECTED_ALWAYS}",
         },
         steps=0,
-        orders=ORDERS,
+        orders=PAIR_ORDERS,
         seeds=(0,),
         arguments="--lifelong.sources-dir $MEMJAX_PAIRS",
+        search=Search(
+            settings={
+                "": (Setting(RATE, 1e-3),),
+                **dict.fromkeys(
+                    ("A-GEM", EVERY_UPDATE),
+                    search_with(1e-3, "reference-batch-size", 64, is_whole=True, least=1, most=400),
+                ),
+                "replay": search_with(1e-3, "replay-batch-size", 64, is_whole=True, least=1, most=400),
+                **dict.fromkeys(("OML-ER", "ANML-ER"), search_with(1e-3, "inner-learning-rate", 0.1)),
+            },
+            trials=12,
+            arguments=UNREPORTED,
+        ),
         controls={
             "A-GEM": ("SEQ",),
+            EVERY_UPDATE: ("SEQ", "A-GEM", "multi-task"),
             "replay": ("SEQ",),
             "OML-ER": ("SEQ", "replay"),
             "ANML-ER": ("SEQ", "OML-ER"),
             "multi-task": ("OML-ER", "ANML-ER"),
         },
-    ),
-    "lifelong_relations_questions": Recipe(
-        description=(
-            "SimpleQuestions in twenty tasks, clusters of the names of the 1,185 relations that have a question in the "
-            "files of validation and test, three orders; 50 questions of each task in the memory. These files, of "
-            "which the papers test on the second, are all that is at hand: of 17,672 different questions 12,314 are "
-            "trained on and 3,554 tested, split by a hash of the question; a BiLSTM of 200 units each way on frozen "
-            "GloVe vectors of 50 numbers, 20,000 words (the papers: 300). So no number here is comparable with a "
-            "published one. A question to train on has at most 15 candidates, one to test all of its own. EMAR has a "
-            "vector of each relation, and softmax; the others compare with names, by a ranking loss, three epochs. "
-            "Settings not searched. MEMJAX_SIMPLE_QUESTIONS is the folder of the files, MEMJAX_GLOVE a file of word "
-            "vectors."
+        findings=(
+            "Points over six orders, all rows searched with as many trials: OML-ER against plain training {OML-ER | "
+            "SEQ}, against replay {OML-ER | replay}. An outer step of an episode sees its query alone, 4 of 24 pairs. "
+            "A-GEM projects 3 of 319 updates {A-GEM | SEQ}; at every update, with 64 stored pairs of earlier tasks "
+            "for each reference, {A-GEM at every update | SEQ} against plain training and {A-GEM at every update | "
+            "multi-task} against one pass over all tasks together, which has no stored pairs."
         ),
-        config="lifelong_relations",
-        variants={row: f"questions_{ROWS[row]}" for row in QUESTION_ROWS},
-        steps=0,
-        orders=_orders(20, 3),
-        seeds=(0,),
-        arguments="--lifelong.sources-dir $MEMJAX_SIMPLE_QUESTIONS --data.tokenizer.path $MEMJAX_GLOVE",
-        controls={
-            "EMR": ("lower bound",),
-            "EA-EMR": ("EMR",),
-            "EMAR": ("EMR", "EA-EMR"),
-            "upper bound": ("EMAR",),
-        },
     ),
 }

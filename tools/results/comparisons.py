@@ -9,29 +9,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from memjax.report.verdicts import (
+    LEAST_UNITS,
+    NOT_SEARCHED,
+    TOO_FEW,
     Comparison,
     compare_pairs,
     correct_for_many,
     describe_test,
     format_difference,
+    show_least,
     show_p,
+    show_verdict,
 )
 from tools.recipes import Recipe
 from tools.results.ledger import Measurement, Run
+from tools.results.searches import RowSearch, describe_searches, settle_verdicts
 from tools.results.speed_tables import grid
 from tools.results.tables import numbers, spread
 
 MORE_IS_BETTER = ("accuracy", "BLEU", "F1", "ROUGE", "METEOR", "exact match")
 NOT_COMPARED = ("parameters", "memory bytes per row", "targets", "pairs", "pairs too long")
-CONTROLS = ("not_compressed", "parent", "off", "cleared")
-"""Controls of a model that was trained for its memory, the preferred one first. It is compared with one of them."""
+CONTROLS = ("not_compressed", "off", "cleared")
+"""Controls of a model that was trained for its memory, the preferred one first. It is compared with one of them. All
+are the same parameters, so that no search of settings stands between the two, as it does for the parent."""
+LEAST = "beside level the smallest difference that would have been a gain or a loss"
 
 Claim = tuple[str, ...]
 """row, control and what is compared"""
 
 
-def compare_rows(runs: Sequence[Run], recipe: Recipe) -> dict[Claim, Comparison]:
+def compare_rows(runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch]) -> dict[Claim, Comparison]:
     """Compares every row with its controls, number by number, as the table of the recipe has them.
+
+    Args:
+      runs: Runs of the recipe.
+      recipe: The recipe.
+      searches: Row -> its search. Rows that were not searched alike have no verdict.
 
     Returns:
       Row, control and number (`tools.results.tables.numbers`) -> the comparison. Empty where there are no controls.
@@ -49,7 +62,7 @@ def compare_rows(runs: Sequence[Run], recipe: Recipe) -> dict[Claim, Comparison]
                 better = any(word in name for word in MORE_IS_BETTER)
                 scores = [{seed: values[name] for seed, values in by_row[label].items()} for label in (row, control)]
                 compared[row, control, name] = compare_seeds(*scores, more_is_better=better)
-    return dict(zip(compared, correct_for_many([*compared.values()]), strict=True))
+    return settle_verdicts(compared, searches)
 
 
 def compare_seeds(scores: Mapping[int, float], control: Mapping[int, float], *, more_is_better: bool) -> Comparison:
@@ -100,25 +113,69 @@ def grid_of_comparisons(compared: Mapping[Claim, Comparison], heads: Sequence[st
       digits: Decimals of the differences.
     """
     figures = lambda comparison: [format_difference(comparison, digits), comparison.counted, show_p(comparison.p)]
-    cells = [[*claim, *figures(comparison), comparison.verdict] for claim, comparison in compared.items()]
+    cells = [[*claim, *figures(comparison), show_verdict(comparison, digits)] for claim, comparison in compared.items()]
     difference = f"difference ± standard error{', ' if unit else ''}{unit}"
     return grid([*heads, difference, "units", "p", "verdict"], cells)
 
 
-def differences(runs: Sequence[Run], recipe: Recipe) -> str:
-    """Every row against its control, each number with its standard error; '' where the recipe names none."""
-    compared = compare_rows(runs, recipe)
+def differences(runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch]) -> str:
+    """Every row against its control, each number with its standard error, and how each row was searched; '' where the
+    recipe names no controls.
+    """
+    compared = compare_rows(runs, recipe, searches)
     if not compared:
         return ""
-    about = f"Against the controls, seed by seed ({describe_test([*compared.values()])}):"
-    return f"{about}\n\n{grid_of_comparisons(compared, ('row', 'control', 'number'), '', 4)}"
+    about = f"Against the controls, seed by seed ({describe_test([*compared.values()])}; {LEAST}):"
+    table = grid_of_comparisons(compared, ("row", "control", "number"), "", 4)
+    return f"{about}\n\n{table}\n\n{describe_searches(compared, searches)}"
+
+
+def state_comparison(comparison: Comparison, digits: int | None = None, least_units: int = LEAST_UNITS) -> str:
+    """Formats a comparison for a sentence: difference ± standard error, units and verdict.
+
+    Args:
+      comparison: The comparison.
+      digits: Decimals of the difference. None for four significant digits.
+      least_units: Number of units of which fewer are said to be too few, whatever the verdict of the table is.
+
+    Example:
+      >>> gain = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
+      >>> state_comparison(gain, 2), state_comparison(gain, 2, least_units=6)
+      ('+0.26 ± 0.03 (3 seeds, gain)', '+0.26 ± 0.03 (3 seeds, too few)')
+    """
+    return f"{format_difference(comparison, digits)} ({state_verdict(comparison, digits, least_units)})"
+
+
+def state_verdict(comparison: Comparison, digits: int | None = None, least_units: int = LEAST_UNITS) -> str:
+    """Formats units and verdict of a comparison for a sentence, with the arguments of `state_comparison`.
+
+    Example:
+      >>> state_verdict(compare_pairs([0.75, 0.4, 0.82], [0.5, 0.6, 0.5]), 2)
+      '3 seeds, level: 0.70 would show'
+    """
+    verdict = judge(comparison, least_units)
+    least = show_least(comparison, digits).strip("()") if verdict == comparison.verdict else ""
+    return f"{comparison.counted}, {': '.join(filter(None, (verdict, least)))}"
+
+
+def judge(comparison: Comparison, least_units: int = LEAST_UNITS) -> str:
+    """Returns the verdict of a comparison, and "too few" of fewer units than `least_units` that were searched alike.
+
+    Example:
+      >>> gain = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
+      >>> judge(gain), judge(gain, least_units=6)
+      ('gain', 'too few')
+    """
+    is_few = comparison.units < least_units and comparison.verdict != NOT_SEARCHED
+    return TOO_FEW if is_few else comparison.verdict
 
 
 def differences_of_learned(measurements: Sequence[Measurement]) -> str:
     """Every model that was trained for its memory against its control."""
     compared = compare_learned(measurements)
     table = grid_of_comparisons(compared, ("memory", "control"), "", 2)
-    return f"With the memory against a control, seed by seed ({describe_test([*compared.values()])}):\n\n{table}"
+    about = "With the memory against a control of the same parameters, seed by seed"
+    return f"{about} ({describe_test([*compared.values()])}; {LEAST}):\n\n{table}"
 
 
 def memory_figures(runs: Sequence[Run]) -> str:

@@ -58,6 +58,7 @@ class Run:
       attempts: how often the run was started.
       results: what training reported at its end.
       evaluations: what was read off the run afterwards, by label.
+      cpu_seconds: CPU seconds of its training, all attempts together. None where they were not recorded.
     """
 
     recipe: str
@@ -75,6 +76,7 @@ class Run:
     attempts: int
     results: dict[str, Any]
     evaluations: dict[str, Any]
+    cpu_seconds: float | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -144,8 +146,8 @@ class Book:
           metrics: all lines that it logged; none = it has no curve.
         """
         with self._alone():
-            others = [dataclasses.asdict(other) for other in self.runs() if other.key != run.key]
-            _write(self.folder / "ledger.jsonl", [*others, dataclasses.asdict(run)])
+            others = [other for other in self.runs() if other.key != run.key]
+            _write(self.folder / "ledger.jsonl", map(_line, [*others, run]))
             curves = {key: points for key, points in self.curves(run.recipe).items() if key != run.key}
             if metrics:
                 curves[run.key] = thinned(metrics)
@@ -338,6 +340,12 @@ def _without_paths(value: Any) -> Any:
         return [_without_paths(item) for item in value]
     found = _PATH.fullmatch(value) if isinstance(value, str) else None
     return found[1] if found else value
+
+
+def _line(run: Run) -> dict[str, Any]:
+    """Returns a run as a line of the ledger, without the CPU seconds of one that does not know them."""
+    known = dataclasses.asdict(run)
+    return known if run.cpu_seconds is not None else {k: v for k, v in known.items() if k != "cpu_seconds"}
 
 
 def _spread(items: list[int], count: int) -> list[int]:

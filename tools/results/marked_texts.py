@@ -11,14 +11,14 @@ import numpy as np
 from memjax.report.verdicts import LEAST_UNITS
 from tools.recipes import RECIPES
 from tools.results import streams, survey
-from tools.results.ledger import Run, apart
+from tools.results.ledger import apart
 from tools.results.plan_tables import plan_cells
 from tools.results.speed_tables import Record, grid
 from tools.texts import which
-from tools.texts.known import Known, Measured, link
+from tools.texts.known import Known, link
 
 _GOLDEN = "outputs as of [another implementation](tests/golden/README.md)"
-_LEARNED = link("learns", "three seeds")
+_LEARNED = link("learns")
 _MODEL = "knn_lm_wikitext_default"
 
 
@@ -26,8 +26,8 @@ def _transformer_xl(known: Known) -> str:
     nats = known.facts("spalm", _MODEL)["rows"]
     alone, none = (math.exp(nats[name]["test"]) for name in ("transformer_xl", "no_memory"))
     return (
-        f"recall over segments: against none {known.learned('Transformer-XL')} ({_LEARNED}); WikiText-2, small: test "
-        f"perplexity {alone:.1f}, without memory {none:.1f} ({link('knn_lm')}); {_GOLDEN}"
+        f"recall over segments: {known.learned('Transformer-XL')} against an empty memory ({_LEARNED}); WikiText-2, "
+        f"one seed: perplexity {alone:.1f}, without {none:.1f} ({link('knn_lm')}); {_GOLDEN}"
     )
 
 
@@ -36,9 +36,9 @@ def _compressive(known: Known) -> str:
     own, other = (math.exp(nats[name]["test"]) for name in ("compressive", "transformer_xl"))
     speed = known.speed("compressive", "memjax Compressive", "train")
     return (
-        f"recall from compressed slots: against none {known.learned('Compressive', 'not_compressed')} ({_LEARNED}); "
-        f"WikiText-2, one seed: {own:.1f}, Transformer-XL {other:.1f} ({link('knn_lm')}); training {speed:.2f} times "
-        f"as fast as a peer ({link('bench')})"
+        f"recall from compressed slots: against empty ones {known.learned('Compressive', 'not_compressed')} ("
+        f"{_LEARNED}); WikiText-2, one seed: {own:.1f}, without {other:.1f} ({link('knn_lm')}); trains "
+        f"{speed:.2f} times as fast as a peer ({link('bench')})"
     )
 
 
@@ -46,7 +46,9 @@ def _knn_lm(known: Known) -> str:
     facts = known.facts("knn_lm", _MODEL)
     best = min(facts["knn_lm"], key=lambda row: row["validation"])
     before, after = (math.exp(nats["test"]) for nats in (facts["base"], best))
-    return f"WikiText-2, small: test perplexity {before:.1f} without and {after:.1f} with its store ({link('knn_lm')})"
+    return (
+        f"WikiText-2, one model: test perplexity {before:.1f} without and {after:.1f} with its store ({link('knn_lm')})"
+    )
 
 
 def _continuous_cache(known: Known) -> str:
@@ -57,7 +59,8 @@ def _continuous_cache(known: Known) -> str:
 
 def _spalm(known: Known) -> str:
     found = known.against("wikitext2_spalm", "SPALM, by halves", "goes on without", "test perplexity")
-    return f"WikiText-2, a quarter: test perplexity with neighbours by halves {found} ({link('wikitext2_spalm')})"
+    where = link("wikitext2_spalm")
+    return f"WikiText-2, a quarter: test perplexity with neighbours by halves against none {found} ({where})"
 
 
 def _memorizing(known: Known) -> str:
@@ -66,7 +69,7 @@ def _memorizing(known: Known) -> str:
         known.against(recipe, own, row, name, 3) for row in ("local cache only", "cache of 544 tokens")
     )
     return (
-        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike}; novels: level "
+        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike}; novels: not searched "
         f"({link(recipe)})"
     )
 
@@ -129,8 +132,8 @@ def _memory_tokens(known: Known) -> str:
     recipe, own, name = "multi30k_memory_tokens", "10 memory tokens", "test perplexity"
     over, narrow = (known.against(recipe, row, "no memory tokens", name) for row in (own, f"{own}, bottleneck"))
     return (
-        f"copy through ten tokens: against none {known.learned('memory tokens, bottleneck', 'cleared')} ({_LEARNED}); "
-        f"Multi30k, small, perplexity: against none {over}, with nothing but them {narrow} ({link(recipe)})"
+        f"copy: {known.learned('memory tokens, bottleneck')} against empty ones ({_LEARNED}); Multi30k, perplexity "
+        f"against none: {over}, alone {narrow} ({link(recipe)})"
     )
 
 
@@ -140,26 +143,22 @@ def _memformer(known: Known) -> str:
     form = {r["form"]: r for r in records if r["segments"] == most}
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
     own, recipe, text = "16 slots", "memformer_recall", "memformer_slots"
-    over = {row: known.against(recipe, own, row, "accuracy") for row in ("no slots", "16 slots, as published")}
+    over = known.against(recipe, own, "no slots", "accuracy")
     words = known.against(text, own, "no slots", "test bits per byte", 3)
     return (
-        f"recall: against no slots {over['no slots']}, as published {over['16 slots, as published']} "
-        f"({link(recipe)}); WikiText-2, short, bits per byte: {words} ({link(text)}); {most} segments in "
-        f"{share:.3f} of the temporaries ({link('replay')})"
+        f"recall: {over} against no slots ({link(recipe)}); WikiText-2, bits per byte: {words} "
+        f"({link(text)}); {most} segments in {share:.3f} of the temporaries ({link('replay')})"
     )
 
 
 def _infinity_former(known: Known) -> str:
-    recipe, own, sticky = "events_signals", "infinity-former", "infinity-former, sticky"
-    over = {
-        (recipe, row, control): known.against(recipe, row, control, name)
+    events, sorting = (
+        known.against(recipe, "infinity-former", "no signal", name)
         for recipe, name in (("events_signals", "test accuracy"), ("sorting_signals", "test, 1,000 accuracy"))
-        for row, control in ((own, "no signal"), (sticky, own))
-    }
-    said = lambda recipe: f"{over[recipe, own, 'no signal']}, sticky against even {over[recipe, sticky, own]}"
+    )
     return (
-        f"against no signal: events {said(recipe)}; sorting {said('sorting_signals')} "
-        f"({link(recipe)}, {link('gpt2_memories', 'GPT-2')})"
+        f"against no signal: events {events}; sorting {sorting} "
+        f"({link('events_signals')}, {link('gpt2_memories', 'GPT-2')})"
     )
 
 
@@ -237,7 +236,9 @@ def _streams(known: Known) -> str:
         "lifelong_vectors_2000": "2,000 texts each",
         "lifelong_vectors_fourteen": "fourteen tasks",
         "lifelong_meta": "2,000 texts each, batches of 4",
+        "lifelong_last_two": "500 texts each, two layers of MiniLM trained",
         "lifelong_relations": "relations",
+        "lifelong_relation_pairs": "pairs of sentence and relation",
     }
     return _averages(known, tables)
 
@@ -267,7 +268,9 @@ def _averages(known: Known, tables: Mapping[str, str]) -> str:
         "accuracy in % at the end (after its own task)",
         *(f"{link(name, text)}" for name, text in tables.items()),
     ]
-    return f"\n{grid(heads, [[row, *(cells.get(name, '') for name in tables)] for row, cells in found.items()])}\n"
+    rows = [[row, *(cells.get(name, "") for name in tables)] for row, cells in found.items()]
+    said = ", ".join(f"{count} {verdict}" for verdict, count in known.count_verdicts(tables).items())
+    return f"\n{grid(heads, rows)}\n\nVerdicts of the compared rows of these tables: {said}.\n"
 
 
 LANGUAGE_MODEL = "SmolLM2-135M-Instruct"
@@ -329,7 +332,7 @@ MAKERS: dict[str, Callable[[Known], str]] = {
 """marker -> function that makes the text behind it"""
 
 
-def marked_text(name: str, runs: Mapping[tuple[str, str, int], Run], measured: Measured) -> str:
+def marked_text(name: str, known: Known) -> str:
     """Returns the text behind the marker `name`, made from runs and measurements.
 
     Raises:
@@ -337,4 +340,4 @@ def marked_text(name: str, runs: Mapping[tuple[str, str, int], Run], measured: M
     """
     if name not in MAKERS:
         raise ValueError(f"result: given {name!r}, allowed: {', '.join(MAKERS)}")
-    return MAKERS[name](Known(runs, measured))
+    return MAKERS[name](known)

@@ -7,9 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.recipes import RECIPES, Recipe, page_of
-from tools.results import comparisons, perplexities, plan_tables, race, speed_tables, streams, survey, tables
+from tools.results import (
+    backward_tables,
+    comparisons,
+    perplexities,
+    plan_tables,
+    race,
+    speed_tables,
+    streams,
+    survey,
+    tables,
+)
+from tools.results.claims import check_texts
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, command_of_today
 from tools.results.marked_texts import marked_text
+from tools.results.searches import RowSearch, describe_earlier_search, find_searches, qualify_findings
+from tools.results.verdicts import compare_recipe, fill_in
+from tools.texts.known import Known
 from tools.texts.pictures import pictures
 
 DOCS = (
@@ -33,6 +47,7 @@ LOGS = "b2cbca3"
 TABLES: Mapping[str, Callable[[Measurement], str]] = {
     **tables.TABLES,
     **speed_tables.TABLES,
+    **backward_tables.TABLES,
     **plan_tables.TABLES,
     **race.TABLES,
     "avalanche": streams.avalanche,
@@ -57,7 +72,7 @@ MEASURED = {
     "bench": ("bench", "end_to_end", "profile"),
     "replay": ("replay", "rematerialization"),
     "costs": ("costs", "memory_costs", "checksums", "saves", "compile_times"),
-    "search": ("search",),
+    "search": ("store_choice", "search"),
     "decode_speed": ("decode_speed", "decode_positions"),
     "episodes": ("episodes",),
     "lifelong_meta": ("coarse", "neighbor_tasks"),
@@ -93,9 +108,10 @@ file a config, at most {points} points of what every run logged, all columns. [m
 has what is no run: rounds of benchmarks with all their times, plans, searches, stores. `tables/` and this page
 are made of them:
 
+    python -m tools.results search RECIPE  # searches the settings of every row; says the hours, may be interrupted
     python -m tools.results run RECIPE     # trains and records what the ledger does not have; may be interrupted
     python -m tools.results table          # writes the tables and what stands between markers elsewhere
-    python -m tools.results check          # fails where a table is out of date
+    python -m tools.results check          # fails where a table is out of date, or a text claims a verdict by hand
 
 Speed is never compared between rows of different runs: `python -m tools.bench` measures contenders in alternation. The
 logs of all runs up to then, line by line, are in the history: `git show {logs}:tools/results/logs`.
@@ -126,7 +142,7 @@ def pages(book: Book) -> dict[str, str]:
             count += f"{', ' if shown and own else ''}{len(own)} measurements" if own else ""
             lines.append(f"- [{name}](tables/{name}.md): {count}")
     if any(run.recipe in RECIPES for run in runs):
-        found[f"tables/{survey.PAGE}.md"] = survey.page(runs)
+        found[f"tables/{survey.PAGE}.md"] = survey.page(make_known(book))
         lines.append(f"- [{survey.PAGE}](tables/{survey.PAGE}.md): all systems of lifelong learning")
     header = HEADER.format(points=MOST_POINTS, logs=LOGS)
     return {"README.md": header + "\n".join(lines) + "\n", **found}
@@ -148,6 +164,7 @@ def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], bo
         parts.append(race.summarise(suites))
     if profiles := [one for one in measurements if one.kind == "profile"]:
         parts.append(race.tabulate_profiles(profiles))
+        parts += filter(None, [race.tabulate_bounds(suites, profiles)])
     parts += [section(one) for one in measurements if one.kind in TABLES]
     return "\n\n".join(parts) + "\n"
 
@@ -176,14 +193,19 @@ def marked(text: str, book: Book, up: str = "") -> str:
     Raises:
       ValueError: a marker that names no cell.
     """
-    by_key = {run.key: run for run in book.runs()}
-    measured = {(one.kind, one.name): one for one in book.measurements()}
+    known = make_known(book)
 
     def said(match: re.Match[str]) -> str:
-        found = _LINKS.sub(f"]({up}", marked_text(match[1], by_key, measured))
+        found = _LINKS.sub(f"]({up}", marked_text(match[1], known))
         return f"<!-- result: {match[1]} -->{found}<!-- end -->"
 
     return _MARKED.sub(said, text)
+
+
+def make_known(book: Book) -> Known:
+    """Returns the runs and measurements of a book by name."""
+    measured = {(one.kind, one.name): one for one in book.measurements()}
+    return Known({run.key: run for run in book.runs()}, measured)
 
 
 def elsewhere(book: Book) -> dict[Path, str]:
@@ -217,7 +239,7 @@ def record(found: Measurement, book: Book | None = None) -> None:
 
 
 def check(book: Book | None = None) -> list[str]:
-    """What is out of date or too much: pages, marked texts, cells of their tables, the number of files."""
+    """What is out of date or too much: pages, marked texts, claims by hand, cells of tables, the number of files."""
     book = book or Book()
     others = elsewhere(book)
     wanted = {book.folder / name: text for name, text in pages(book).items()} | others
@@ -232,6 +254,7 @@ def check(book: Book | None = None) -> list[str]:
     files = [file for file in book.folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     if len(files) > MOST_FILES:
         found.append(f"{book.folder.name}: given {len(files)} files, allowed: at most {MOST_FILES}")
+    found += check_texts() if others else []
     for file in (file for file in others if file.suffix == ".md"):
         found += [
             f"{file.name}: a cell of {len(cell)} characters, allowed: at most {MOST_CHARACTERS}: {cell[:60]}..."
@@ -245,20 +268,23 @@ def check(book: Book | None = None) -> list[str]:
 
 def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> list[str]:
     recipe = RECIPES.get(name)
-    parts = [recipe.description] if recipe else []
+    parts = [" ".join(filter(None, (recipe.description, describe_earlier_search(runs, name))))] if recipe else []
     main = [run for run in runs if run.recipe == name]
     searched = [run for run in runs if run.recipe != name]
+    searches = find_searches(runs, name)
     if recipe and recipe.orders:
         texts = [one for one in book.measurements() if recipe.texts and (one.kind, one.name) == ("texts", recipe.texts)]
-        return parts + _of_streams(main, searched, recipe, texts[0] if texts else None)
+        findings = fill_in(qualify_findings(recipe, searches), compare_recipe(name, runs, *texts))
+        parts += filter(None, [streams.averages_by_size(book.runs(), recipe)])
+        return parts + _of_streams(main, searched, searches, recipe, findings, texts[0] if texts else None)
     parts.append(tables.rows(main, recipe))
-    if recipe and (compared := comparisons.differences(main, recipe)):
+    if recipe and (compared := comparisons.differences(main, recipe, searches)):
         parts.append(compared)
     if figures := comparisons.memory_figures(main):
         parts.append(figures)
     curves = book.curves(name)
     if recipe and recipe.findings:
-        parts.append(recipe.findings)
+        parts.append(fill_in(qualify_findings(recipe, searches), compare_recipe(name, runs)))
     if recipe and recipe.curve:
         parts.append(tables.curve(main, curves, recipe.curve))
     if name == "memory_added":
@@ -269,27 +295,35 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
         parts += [section(one), tables.flops(one, main, recipe)]
     parts += ["## Where the runs come from", tables.origins(main)]
     if searched:
-        parts += ["## Learning-rate search", tables.rows(searched), tables.origins(searched)]
+        parts += ["## Search", tables.rows(searched), tables.origins(searched)]
     return parts
 
 
-def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, texts: Measurement | None) -> list[str]:
+def _of_streams(
+    runs: Sequence[Run],
+    searched: Sequence[Run],
+    searches: Mapping[str, RowSearch],
+    recipe: Recipe,
+    findings: str,
+    texts: Measurement | None,
+) -> list[str]:
     """Rows over orders and seeds; of the commands, those of the first order and seed."""
     if perplexities.is_of_nats(runs):
-        own = [part(runs, recipe) for part in (perplexities.methods, perplexities.differences, perplexities.costs)]
-        own.append(recipe.findings)
+        own = [perplexities.methods(runs, recipe), perplexities.differences(runs, recipe, searches)]
+        own += [perplexities.costs(runs, recipe), findings]
         own += ["## Where the runs come from", tables.origins([run for run in runs if run.seed == recipe.seeds[0]])]
         return [part for part in own if part]
     kept = streams.kept_tasks(runs, texts)
     parts = [
         streams.methods(runs, recipe, kept),
         streams.beside(runs, recipe),
-        streams.differences(runs, recipe, kept),
-        recipe.findings,
+        streams.differences(runs, recipe, searches, kept),
+        findings,
     ]
     parts += [streams.tasks_alone(runs, texts)] if texts else []
     parts += [
-        streams.no_class(runs, recipe),
+        streams.shares_of_answers(runs, recipe),
+        streams.written_texts(runs, recipe),
         streams.costs(runs, recipe),
         streams.wholes(runs, recipe),
         streams.ages(runs, recipe),
@@ -300,7 +334,6 @@ def _of_streams(runs: Sequence[Run], searched: Sequence[Run], recipe: Recipe, te
     if searched:
         parts += [
             "## Search",
-            recipe.search_arguments and f"With `{recipe.search_arguments}`.",
             streams.searches(searched),
         ]
     return [part for part in parts if part]

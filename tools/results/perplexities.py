@@ -17,6 +17,7 @@ from memjax.report.verdicts import Comparison, compare_pairs
 from tools.recipes import Recipe
 from tools.results.comparisons import Claim
 from tools.results.ledger import Measurement, Run
+from tools.results.searches import RowSearch, settle_verdicts
 from tools.results.speed_tables import grid
 from tools.results.streams import kept_in_words, table_of
 
@@ -99,8 +100,10 @@ def methods(runs: Sequence[Run], recipe: Recipe) -> str:
     return f"{ABOUT}\n\n{grid(['row', 'runs', 'AP', 'AP+', *names, 'updates'], cells)}"
 
 
-def differences(runs: Sequence[Run], recipe: Recipe) -> str:
-    """Every row against its controls, seed by seed, in the mean nats of all domains in the end."""
+def compare_ends(runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch]) -> dict[Claim, Comparison]:
+    """Compares every row with its controls, seed by seed, in the mean nats of all domains in the end, where there are
+    pairs of runs. Returns row and control -> the comparison with its verdict.
+    """
     ends = {
         (run.row.rpartition(", ")[0], run.seed): float(np.mean(run.evaluations["stream"]["scores"][-1])) for run in runs
     }
@@ -108,9 +111,16 @@ def differences(runs: Sequence[Run], recipe: Recipe) -> str:
     for row, controls in recipe.controls.items():
         for control in controls:
             pair = [[ends.get((name, seed), np.nan) for seed in recipe.seeds] for name in (row, control)]
-            compared[row, control] = compare_pairs(*pair, more_is_better=False)
+            comparison = compare_pairs(*pair, more_is_better=False)
+            if comparison.units:
+                compared[row, control] = comparison
+    return settle_verdicts(compared, searches)
+
+
+def differences(runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch]) -> str:
+    """Every row against its controls, seed by seed, in the mean nats of all domains in the end."""
     about = "Nats a token, the mean of all domains in the end, seed by seed; less is a gain"
-    return table_of(compared, about, "nats", 4)
+    return table_of(compare_ends(runs, recipe, searches), searches, about, "nats", 4)
 
 
 def ancestors(found: Measurement) -> str:

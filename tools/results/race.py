@@ -9,11 +9,15 @@ from typing import Any
 
 from tools.results.ledger import Measurement, apart
 from tools.results.speed_tables import grid
-from tools.results.timed_code import fingerprint
+from tools.results.timed_code import CONTENDERS, fingerprint, timed_with
 
 OURS = "memjax"
 """beginning of the names of contenders that are raced with others"""
 MODES = {"infer": "inference", "train": "training"}
+PRODUCTS, IDLE = "products", "no operation"
+"""kinds of operations of a profile: products of matrices, and wall time without any operation"""
+GOAL = 1.5
+"""ratio by wall time that every contender of memjax is to have"""
 OLDER = "Measured at an older state of the code"
 ABOUT = (
     "A ratio says how many times as fast a contender of memjax is as the one beside it, by wall time with its 95 % "
@@ -58,8 +62,8 @@ def name_older(measurements: Sequence[Measurement], now: str = "") -> list[str]:
       measurements: Measurements whose facts say in `timed_code` at which state they were made.
       now: Fingerprint of the code as it is. '' to compute it.
     """
-    now = now or fingerprint()
-    names = [measurement.name for measurement in measurements if measurement.facts.get("timed_code") != now]
+    code = lambda facts: now or fingerprint(timed=timed_with(facts.get("timed_modules", CONTENDERS)))
+    names = [one.name for one in measurements if one.facts.get("timed_code") != code(one.facts)]
     return [f"{OLDER}: {'all' if len(names) == len(measurements) else ', '.join(names)}."] if names else []
 
 
@@ -91,6 +95,43 @@ def tabulate_profiles(measurements: Sequence[Measurement]) -> str:
     )
     heads = ["suite", "mode", "contender", "wall", *kinds]
     return "\n\n".join([about, list_states(measurements), grid(heads, rows)])
+
+
+def tabulate_bounds(measurements: Sequence[Measurement], profiles: Sequence[Measurement]) -> str:
+    """Returns a table of the cells below the goal: what their ratio would be if the products of matrices alone took
+    time, and which other operations take most. '' where no cell is below the goal.
+
+    Args:
+      measurements: Measurements of the suites.
+      profiles: Profiles of the suites. A contender without one stands in no row.
+    """
+    traced = {(one.name, r["contender"], r["mode"]): r for one in profiles for r in one.facts["records"]}
+    rows = []
+    for measurement, r in _raced(measurements):
+        baseline, profile = measurement.facts["baseline"], traced.get((measurement.name, r["contender"], r["mode"]))
+        if profile is None or (ratio := r["ratios"][baseline]["value"]) >= GOAL:
+            continue
+        busy = {kind: value for kind, value in profile["kinds"].items() if kind != IDLE}
+        of_products = busy[PRODUCTS] / sum(busy.values())
+        wall = profile["wall_milliseconds"]
+        others = sorted(
+            (kind for kind in profile["kinds"] if kind != PRODUCTS), key=lambda kind: -profile["kinds"][kind]
+        )
+        rows.append(
+            [
+                *(measurement.name, _mode(r["mode"]), r["contender"], baseline, f"{ratio:.2f}"),
+                f"{ratio * wall / ((wall - profile['kinds'].get(IDLE, 0.0)) * of_products):.2f}",
+                ", ".join(f"{kind} {profile['kinds'][kind]:.1f}" for kind in others[:3]),
+            ]
+        )
+    if not rows:
+        return ""
+    about = (
+        f"Cells below {GOAL:g}. The bound is the ratio that would be left if all operations but products of matrices "
+        "took no time, with products spread over threads as the trace has them. Beside it stands what takes most of "
+        "the rest, in milliseconds as above."
+    )
+    return f"{about}\n\n{grid(['suite', 'mode', 'contender', 'beside', 'ratio', 'bound', 'the rest'], rows)}"
 
 
 def compare_run(measurement: Measurement) -> str:

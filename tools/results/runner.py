@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -12,20 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from memjax.report.outcomes import stream_facts
+from memjax.settings.overrides import UsageError, apply_overrides
 from memjax.training.metrics import read_metrics
-from memjax.training.runs import load_config
+from memjax.training.runs import config_to_dict, load_config
 from tools.recipes import RECIPES, Recipe
+from tools.recipes.search import RATE
 from tools.results.ledger import Book, Run, finished_run, without_paths
-from tools.results.streams import ALONE
-
-SEARCH_SEED = 100
-"""the search has a seed that no result has"""
-SEARCHED = "nats_per_token"
-"""what a search makes least; of a stream it makes the average accuracy most"""
+from tools.results.searches import (
+    SECTION,
+    find_trials,
+    has_settings,
+    read_settings,
+    show_settings,
+    summarize_search,
+)
 
 
 def run(name: str, workdir: Path, only: str = "", book: Book | None = None) -> None:
-    """Trains and records what the ledger does not have: the search, then every contender and seed.
+    """Trains and records what the ledger does not have with the settings that the search has found.
 
     Args:
       name: of the recipe.
@@ -34,34 +40,70 @@ def run(name: str, workdir: Path, only: str = "", book: Book | None = None) -> N
       book: ledger to look in and to add to; the committed one by default.
     """
     recipe, book = RECIPES[name], book or Book()
-    searched: dict[str, str] = {}
     for contender, (row, order) in recipe.contenders().items():
         if only not in contender:
             continue
-        if row not in searched:
-            searched[row] = _search(name, row, workdir, book)
+        chosen = best_arguments(name, row, book)
         for seed in recipe.seeds:
-            if (name, contender, seed) not in {found.key for found in book.runs()}:
-                directory = train(name, row, seed, workdir, searched[row], order)
-                command = _command(name, row, seed, workdir, searched[row], order)
-                _record(recipe, name, contender, row, seed, directory, book, command)
+            recorded = {run.key: run for run in book.runs()}.get((name, contender, seed))
+            if recorded is None or not has_settings(recorded, read_settings(chosen)):
+                directory = train(name, row, seed, workdir, chosen, order)
+                record(name, contender, seed, directory, book, _command(name, row, seed, workdir, chosen, order))
 
 
 def train(name: str, row: str, seed: int, workdir: Path, chosen: str, order: str = "") -> Path:
     """Runs `memjax train` to its end, after the run that this one begins with; its directory."""
     directory = workdir / run_name(name, row, seed, order)
-    if not (directory / "finished.json").exists():
-        for word in RECIPES[name].variants[row].split():
-            if word.startswith("@"):
-                other, other_row = _other(word)
-                _train_first(other, other_row, workdir)
-        _train(_command(name, row, seed, workdir, chosen, order))
+    if (directory / "finished.json").exists() and not _has_arguments(directory, chosen):
+        raise UsageError(f"{directory}: given a run with other settings than {chosen!r}, allowed: another --workdir")
+    train_command(name, row, workdir, _command(name, row, seed, workdir, chosen, order))
     return directory
+
+
+def _has_arguments(directory: Path, chosen: str) -> bool:
+    """Returns whether a finished run has the settings of these arguments already."""
+    config = load_config(directory)
+    return config_to_dict(apply_overrides(config, chosen.split(), prog="memjax train")) == config_to_dict(config)
+
+
+def train_command(name: str, row: str, workdir: Path, command: list[str]) -> None:
+    """Runs a command `memjax train` of a row to its end unless it is through, after the run that it begins with. Its
+    CPU seconds, of all attempts together, are kept beside the run directory.
+    """
+    directory = workdir / command[command.index("--name") + 1]
+    if (directory / "finished.json").exists():
+        return
+    for word in RECIPES[name].variants[row].split():
+        if word.startswith("@"):
+            other, other_row = _other(word)
+            _train_first(other, other_row, workdir)
+    before, seconds = _children_seconds(), cpu_seconds(directory) or 0.0
+    print("==", shlex.join(command), flush=True)
+    try:
+        subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
+    finally:
+        workdir.mkdir(parents=True, exist_ok=True)
+        _seconds_file(directory).write_text(f"{seconds + _children_seconds() - before:.2f}\n")
+
+
+def cpu_seconds(directory: Path) -> float | None:
+    """Returns the CPU seconds that the training of a run has taken, None where they are not known."""
+    file = _seconds_file(directory)
+    return float(file.read_text()) if file.exists() else None
+
+
+def _seconds_file(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.cpu_seconds")
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run_name(name: str, row: str, seed: int, order: str = "") -> str:
     """Of a run directory: the recipe, the variant, the values of further arguments but for paths, and the seed."""
-    order = f"-{_joined(order)}" if order else ""
+    order = f"-{joined(order)}" if order else ""
     return f"{name}-{label(RECIPES[name].variants[row])}{order}-seed{seed}"
 
 
@@ -72,21 +114,31 @@ def label(variant: str) -> str:
     is_flag = lambda word: word[0] == "-" and followed.get(word, "-")[0] == "-"
     told = (word.rpartition(".")[2] if is_flag(word) else word for word in words)
     named = (f"after_{_other(word)[1].lower()}" if word[0] == "@" else word for word in told)
-    return "-".join(_joined(word.strip("/")) for word in named if word[0] not in "-$")
+    return "-".join(joined(word.strip("/")) for word in named if word[0] not in "-$")
 
 
-def _joined(words: str) -> str:
+def joined(words: str) -> str:
     return re.sub(r"[^\w.]+", "_", words)
 
 
-def _train(command: list[str]) -> None:
-    print("==", shlex.join(command), flush=True)
-    subprocess.run([sys.executable, "-m", "memjax.cli", *command[1:]], check=True)
-
-
-def _record(
-    recipe: Recipe, section: str, contender: str, row: str, seed: int, directory: Path, book: Book, command: list[str]
+def record(
+    name: str, label: str, seed: int, directory: Path, book: Book, command: list[str], *, is_trial: bool = False
 ) -> Run:
+    """Adds a finished run of a recipe to a book, and returns it. A trial is not evaluated any further.
+
+    Args:
+      name: Name of the recipe.
+      label: Row of the run in the ledger.
+      seed: Seed of the run.
+      directory: Directory of the run.
+      book: Ledger that gets the run.
+      command: Command of the run.
+      is_trial: Whether the run is a trial of the search.
+    """
+    recipe = RECIPES[name]
+    if is_trial:
+        recipe = dataclasses.replace(recipe, evaluations={}, own_evaluations={}, usage=False)
+    row = label if is_trial else recipe.contenders()[label][0]
     stream = stream_facts(str(directory), load_config(directory))
     evaluations: dict[str, Any] = {"stream": stream} if stream else {}
     for what, further in (recipe.evaluations | recipe.own_evaluations.get(row, {})).items():
@@ -97,52 +149,42 @@ def _record(
         found |= {"run": directory.name} if "run" in found else {}
     made = finished_run(
         directory,
-        recipe=section,
-        row=contender,
+        recipe=f"{name}: {SECTION}" if is_trial else name,
+        row=label,
         seed=seed,
         command=shlex.join(without_paths(command)),
         config=recipe.config,
         variant=command[command.index("--variant") + 1],
         evaluations=evaluations,
     )
+    made = dataclasses.replace(made, cpu_seconds=cpu_seconds(directory))
     # The evaluations of a stream are its matrix.
     book.add(made, [] if stream else read_metrics(directory / "metrics.jsonl"))
     return made
 
 
-def _search(name: str, row: str, workdir: Path, book: Book) -> str:
-    """The arguments that are best for a row, trained where the ledger does not have them."""
-    recipe = RECIPES[name]
-    tried = recipe.searches(row)
-    if len(tried) < 2:
-        return next(iter(tried.values()), "")
-    section, scores = f"{name}: {'search' if recipe.trials else 'learning-rate search'}", {}
-    for trial, further in tried.items():
-        key = (section, f"{row}, {trial}", SEARCH_SEED)
-        found = {run.key_of_today: run for run in book.runs()}
-        if key not in found:
-            directory = workdir / f"{name}-search-{label(recipe.variants[row])}-{_joined(trial.strip('-'))}"
-            given = arguments(name, row, SEARCH_SEED, workdir, f"{further} {recipe.search_arguments}", steps=True)
-            command = ["memjax", "train", *given, "--name", directory.name, "--workdir", str(workdir)]
-            _train(command)
-            searched = Recipe(recipe.description, recipe.config, recipe.variants, recipe.search_steps)
-            found[key] = _record(searched, section, key[1], row, SEARCH_SEED, directory, book, command)
-        scores[trial] = _loss(found[key], row)
-    return tried[min(scores, key=lambda trial: scores[trial])]
+def best_arguments(name: str, row: str, book: Book) -> str:
+    """Returns the arguments of the best trial of a row, of the row that a recipe takes its settings from, or the
+    learning rate of a recipe that is not searched.
 
-
-def _loss(run: Run, row: str) -> float:
-    """What a search makes least: nats, or what is missing of the accuracy of a stream.
-
-    Of tasks that are learned apart it is the accuracy of each after itself.
+    Raises:
+      UsageError: The row has fewer trials than its recipe wants.
     """
-    if stream := run.evaluations.get("stream"):
-        return -stream["learning_accuracy" if row == ALONE else "average"]
-    return run.results["evaluation"][SEARCHED]
+    recipe = RECIPES[name]
+    if row in recipe.settings_from:
+        source, _, source_row = recipe.settings_from[row].partition("/")
+        return best_arguments(source, source_row, book)
+    if recipe.search is None:
+        return f"{RATE} {recipe.learning_rate:g}" if recipe.learning_rate else ""
+    trials = find_trials(book.runs(), name, row)
+    if len(trials) < recipe.search.trials:
+        wanted = f"{recipe.search.trials}; run `python -m tools.results search {name}` first"
+        raise UsageError(f"{name}: given {len(trials)} trials of the row {row!r}, allowed: at least {wanted}")
+    return show_settings(summarize_search(trials).best)
 
 
 def arguments(
-    name: str, row: str, seed: int, workdir: Path, chosen: str, order: str = "", *, steps: bool = False
+    name: str, row: str, seed: int, workdir: Path, chosen: str, order: str = "", *, is_trial: bool = False
 ) -> list[str]:
     """Of `memjax train`, but for the name and the folder of the run.
 
@@ -153,11 +195,11 @@ def arguments(
       workdir: of run directories.
       chosen: what the search has found.
       order: of the recipe's orders, '' = none.
-      steps: those of the search.
+      is_trial: whether the run is a trial of the search, which has its own number of updates.
     """
     recipe = RECIPES[name]
     variant, *own = recipe.variants[row].split()
-    number = recipe.search_steps if steps else recipe.steps
+    number = recipe.search.steps if is_trial and recipe.search else recipe.steps
     found = ["--config", recipe.config, "--variant", variant]
     found += ["--training.steps", str(number)] if number else []
     found += [*chosen.split(), *recipe.orders.get(order, "").split()]
@@ -180,7 +222,7 @@ def _resolved(word: str, recipe: Recipe, workdir: Path) -> str:
         return word
     name, _, rest = word[1:].partition("/")
     if not os.environ.get(name):
-        raise SystemExit(f"{name}: not set; give the path of the data, see configs/{recipe.config}.py")
+        raise UsageError(f"{name}: not set; give the path of the data, see configs/{recipe.config}.py")
     return os.environ[name] + ("/" + rest if rest else "")
 
 
@@ -192,8 +234,7 @@ def _other(word: str) -> tuple[str, str]:
 
 def _train_first(name: str, row: str, workdir: Path) -> Path:
     """The directory of a run that another begins with, trained if it is not there; what it says is not recorded."""
-    recipe = RECIPES[name]
-    return train(name, row, recipe.seeds[0], workdir, next(iter(recipe.searches(row).values()), ""))
+    return train(name, row, RECIPES[name].seeds[0], workdir, best_arguments(name, row, Book()))
 
 
 def _memjax(*words: str, refusable: bool = False) -> str:

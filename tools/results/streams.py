@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from memjax.lifelong.metrics import accuracy_by_age, forgetting, score_deviations
-from memjax.report.verdicts import Comparison, compare_pairs, correct_for_many, describe_test
+from memjax.report.verdicts import Comparison, compare_pairs, describe_test
 from tools.recipes import Recipe
-from tools.results.comparisons import Claim, grid_of_comparisons
+from tools.results.comparisons import LEAST, Claim, grid_of_comparisons
 from tools.results.ledger import Measurement, Run
+from tools.results.searches import ALONE, RowSearch, describe_searches, settle_verdicts
 from tools.results.speed_tables import grid
 
-ALONE = "single task"
-"""row of tasks that are learned apart"""
 MARGIN = 0.05
 """a task that, learned alone, is not by so much above its largest class is left out of every mean"""
 AVERAGE, LEARNED = "average", "learning_accuracy"
@@ -34,7 +33,11 @@ ABOUT = (
     "Average {measure} over the tasks at the end, in percent: mean over orders and seeds, the deviation of the orders' "
     "means, the deviation of seeds within an order, and the mean of each order. Beside it the {measure} of each task "
     "right after it was learned (compare it with that of the tasks learned apart: where it is far lower, tasks are not "
-    "forgotten but not learned), forgetting, and the {measure} of the last task."
+    "forgotten but not learned), {forgetting}and the {measure} of the last task."
+)
+GROWING = (
+    " A test compares candidates of the tasks so far, more after every task, so that scores fall without forgetting, "
+    "also those of a model that is trained anew on all tasks: there is no column of forgetting."
 )
 
 
@@ -86,9 +89,11 @@ def tasks_alone(runs: Sequence[Run], texts: Measurement) -> str:
 def methods(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = None) -> str:
     """A line a method."""
     cells = []
+    grows = recipe.candidates_grow
+    measures = {measure: head for measure, head in MEASURES.items() if not (grows and measure == "forgetting")}
     for row in recipe.variants:
         average = scores(runs, recipe, row, AVERAGE, kept)
-        others = [scores(runs, recipe, row, measure, kept) for measure in MEASURES]
+        others = [scores(runs, recipe, row, measure, kept) for measure in measures]
         if np.isnan(others[0]).all() and np.isnan(average).all():
             continue
         found, orders = score_deviations(average), [_mean(one) for one in average]
@@ -96,8 +101,30 @@ def methods(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = No
         shown = [found.mean, found.orders, found.seeds, *orders, *map(_mean, others)]
         updates = np.mean([run.step for run in runs if run.row.rpartition(", ")[0] == row])
         cells.append([row, runs_of, *map(_cell, shown), f"{updates:,.0f}"])
-    heads = ["row", "runs", "average", "± orders", "± seeds", *recipe.orders, *MEASURES.values(), "updates"]
-    return f"{ABOUT.format(measure=measure_of(runs))}\n\n{grid(heads, cells)}"
+    heads = ["row", "runs", "average", "± orders", "± seeds", *recipe.orders, *measures.values(), "updates"]
+    about = ABOUT.format(measure=measure_of(runs), forgetting="" if grows else "forgetting, ")
+    return f"{about}{GROWING if grows else ''}\n\n{grid(heads, cells)}"
+
+
+def averages_by_size(runs: Sequence[Run], recipe: Recipe) -> str:
+    """Returns a table of the methods and sizes that the recipe names, '' where it names none.
+
+    Args:
+      runs: Runs of all recipes.
+      recipe: What names methods, sizes and their rows.
+    """
+    if not recipe.rows_by_size:
+        return ""
+    sizes = [*dict.fromkeys(size for rows in recipe.rows_by_size.values() for size in rows)]
+    cells = []
+    for method, rows in recipe.rows_by_size.items():
+        cells.append([method])
+        for source, _, row in (rows[size].partition("/") for size in sizes):
+            averages = scores([run for run in runs if run.recipe == source], recipe, row, AVERAGE)
+            number, found = int(np.sum(~np.isnan(averages))), score_deviations(averages)
+            cells[-1].append(f"{found.mean:.1f} ± {_cell(found.orders)} ({number})" if number else "")
+    about = "Average by texts a task, in percent: mean and deviation of orders (number of runs):"
+    return f"{about}\n\n{grid(['row', *sizes], cells)}"
 
 
 def beside(runs: Sequence[Run], recipe: Recipe) -> str:
@@ -121,7 +148,13 @@ COSTS = (
     "that say it; rows are not timed side by side): of updates, of the first ones of all stages, compilation included "
     "where no earlier run had compiled the same, of writing examples of earlier tasks, of answering one test example."
 )
-NO_CLASS = "Share of answers after the last task that are no class, in percent, mean over orders and seeds:"
+SHARES = {
+    "class_of_another_task": "answers that are a class of another task",
+    "class_of_no_task": "answers that are no class of any task",
+    "no_class": "answers that are no class of their own task (older runs: of another task, or of none)",
+    "answer_in_prompt": "test prompts whose context, cut to fit, holds a right answer",
+}
+"""Shares that runs of written answers measure -> what they are of, in words"""
 
 
 def costs(runs: Sequence[Run], recipe: Recipe) -> str:
@@ -159,18 +192,43 @@ def kept_in_words(kept: Sequence[Mapping[str, int]]) -> str:
     return f"{whole:.1f} ({said})" if kinds else f"{whole:.1f}"
 
 
-def no_class(runs: Sequence[Run], recipe: Recipe) -> str:
-    """A line a method of the answers that are none of the classes of their task; '' where tasks have none."""
+def shares_of_answers(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A table of each of `SHARES` that runs measure, a line a method and a column a task; '' where there is none."""
+    return "\n\n".join(filter(None, (_share(runs, recipe, name) for name in SHARES)))
+
+
+def _share(runs: Sequence[Run], recipe: Recipe, share: str) -> str:
     found: dict[str, dict[str, list[float]]] = {row: {} for row in recipe.variants}
     for run in runs:
         for task, score in run.results.get("evaluations", {}).items():
-            if "no_class" in score:
-                found[run.row.rpartition(", ")[0]].setdefault(task, []).append(score["no_class"])
+            if share in score:
+                found[run.row.rpartition(", ")[0]].setdefault(task, []).append(score[share])
     names = list(dict.fromkeys(task for tasks in found.values() for task in tasks))
     if not names:
         return ""
     cells = [[row, *(_cell(_mean(tasks.get(name, ()))) for name in names)] for row, tasks in found.items() if tasks]
-    return f"{NO_CLASS}\n\n{grid(['row', *names], cells)}"
+    about = f"Share of {SHARES[share]}, after the last task, in percent, mean over orders and seeds:"
+    return f"{about}\n\n{grid(['row', *names], cells)}"
+
+
+def written_texts(runs: Sequence[Run], recipe: Recipe) -> str:
+    """A table of the texts that methods have generated, a line a method and a task; '' where none has generated any."""
+    heads = {"kept": "kept", "of_task": "answer of the task", "written_nats": "nats", "real_nats": "nats of real texts"}
+    cells = []
+    for row in recipe.variants:
+        own = [run.evaluations["stream"].get("written", {}) for run in runs if run.row.rpartition(", ")[0] == row]
+        for task in dict.fromkeys(name for written in own for name in written):
+            known = [written[task] for written in own if task in written]
+            mean = lambda name: _mean([measures.get(name, np.nan) for measures in known])  # noqa: B023
+            shares, nats = [100 * mean(name) for name in ("kept", "of_task")], [mean(name) for name in [*heads][2:]]
+            cells.append([row, task, len(known), *map(_cell, [*shares, *nats])])
+    about = (
+        "What was written of each task, mean over the tasks before which it was written, orders and seeds: the share "
+        "of texts that is kept, and the share whose answer also has the form of the task's answers (for classes: is "
+        "one of its own), in percent; nats a token of the kept texts, and of real texts of the task, under the model "
+        "that wrote:"
+    )
+    return f"{about}\n\n{grid(['row', 'task', 'runs', *heads.values()], cells)}" if cells else ""
 
 
 def measure_of(runs: Sequence[Run]) -> str:
@@ -179,22 +237,44 @@ def measure_of(runs: Sequence[Run]) -> str:
     return WORDS.get(measure, measure)
 
 
-def differences(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = None) -> str:
-    """Every row against its controls, run by run of the same order and seed; '' where the recipe names none."""
+def compare_averages(
+    runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch], kept: Sequence[str] | None = None
+) -> dict[Claim, Comparison]:
+    """Compares the average of every row with that of its controls, run by run of the same order and seed, where there
+    are pairs of runs. Returns row and control -> the comparison with its verdict.
+    """
     compared: dict[Claim, Comparison] = {}
     for row, controls in recipe.controls.items():
         for control in controls:
-            pair = [scores(runs, recipe, name, AVERAGE, kept) for name in (row, control)]
-            compared[row, control] = compare_pairs(*pair)
-    return table_of(compared, f"Average {measure_of(runs)}, run by run of the same order and seed", "points", 2)
+            comparison = compare_pairs(*(scores(runs, recipe, name, AVERAGE, kept) for name in (row, control)))
+            if comparison.units:
+                compared[row, control] = comparison
+    return settle_verdicts(compared, searches)
 
 
-def table_of(compared: Mapping[Claim, Comparison], about: str, unit: str, digits: int) -> str:
-    """The comparisons of a stream that have pairs, after a line that names their test; '' where none has."""
-    paired = {claim: comparison for claim, comparison in compared.items() if comparison.units}
-    paired = dict(zip(paired, correct_for_many([*paired.values()]), strict=True))
-    table = grid_of_comparisons(paired, ("row", "against"), unit, digits)
-    return f"{about} ({describe_test([*paired.values()])}):\n\n{table}" if paired else ""
+def differences(
+    runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch], kept: Sequence[str] | None = None
+) -> str:
+    """Every row against its controls, run by run of the same order and seed, and how each row was searched; '' where
+    the recipe names no controls.
+    """
+    about = f"Average {measure_of(runs)}, run by run of the same order and seed"
+    return table_of(compare_averages(runs, recipe, searches, kept), searches, about, "points", 2)
+
+
+def table_of(
+    compared: Mapping[Claim, Comparison],
+    searches: Mapping[str, RowSearch],
+    about: str,
+    unit: str,
+    digits: int,
+) -> str:
+    """The comparisons of a stream after a line that names their test, and how each row was searched; '' where there is
+    none.
+    """
+    table = grid_of_comparisons(compared, ("row", "against"), unit, digits)
+    about = f"{about} ({describe_test([*compared.values()])}; {LEAST}):"
+    return f"{about}\n\n{table}\n\n{describe_searches(compared, searches)}" if compared else ""
 
 
 def ages(runs: Sequence[Run], recipe: Recipe) -> str:
@@ -225,7 +305,9 @@ def wholes(runs: Sequence[Run], recipe: Recipe) -> str:
     if not cells:
         return ""
     heads = ["accuracy after task", *range(1, len(cells[0]))]
-    about = "On the test sentences of all relations, and as the mean over the tasks learned so far, orders and seeds:"
+    has_all = any(row.endswith(", of all") for row, *_ in cells)
+    of_all = "On the test sentences of all relations, and as the mean" if has_all else "As the mean"
+    about = f"{of_all} over the tasks learned so far, orders and seeds:"
     return f"{about}\n\n{grid(heads, cells)}"
 
 
@@ -250,8 +332,9 @@ def searches(runs: Sequence[Run]) -> str:
     for run in runs:
         found = _measures(run, None)
         shown = [_cell(100 * found[name]) if name in found else "" for name in (AVERAGE, LEARNED)]
-        cells.append([run.key_of_today[1], *shown, run.commit])
-    return grid(["row, trial", AVERAGE, MEASURES[LEARNED], "commit"], cells)
+        seconds = "" if run.cpu_seconds is None else f"{run.cpu_seconds:.0f}"
+        cells.append([run.key_of_today[1], run.seed, *shown, seconds, run.commit])
+    return grid(["row, trial", "seed", AVERAGE, MEASURES[LEARNED], "CPU s", "commit"], cells)
 
 
 def texts(found: Measurement) -> str:
@@ -294,7 +377,7 @@ def few_texts(found: Measurement) -> str:
     parts = [grid(heads, shown)]
     if learned:
         parts += ["Each task right after it was learned:", grid(["row", *tasks, "mean"], learned)]
-    parts.append(table_of(compared, "Mean of the sets, draw by draw", "points", 2))
+    parts.append(table_of(settle_verdicts(compared, {}), {}, "Mean of the sets, draw by draw", "points", 2))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -94,7 +94,7 @@ SYSTEMS = (
         "a gradient for each earlier task, a quadratic program",
         "nothing",
         NO_NUMBER,
-        (("lifelong_mnist", "GEM", "SEQ"),),
+        (("lifelong_mnist", "GEM, margin 0.5", "SEQ"),),
     ),
     System(
         "A-GEM (Chaudhry et al. 2019)",
@@ -104,7 +104,11 @@ SYSTEMS = (
         "one more gradient",
         "nothing",
         f"66.9 % ({_TEXT}; reported by MbPA++)",
-        (("lifelong_meta", "A-GEM", "SEQ"),),
+        (
+            ("lifelong_meta", "A-GEM", "SEQ"),
+            ("lifelong_meta", "A-GEM at every update", "SEQ"),
+            ("lifelong_last_two", "A-GEM at every update", "SEQ"),
+        ),
     ),
     System(
         "MbPA++ (de Masson d'Autume et al. 2019)",
@@ -114,7 +118,11 @@ SYSTEMS = (
         "1 %",
         "30 gradient steps a query",
         f"70.6 % ({_TEXT}; plain training 18.4)",
-        (("lifelong_meta", "MbPA++", "SEQ"), ("lifelong_vectors_2000", "MbPA++", "SEQ")),
+        (
+            ("lifelong_meta", "MbPA++", "SEQ"),
+            ("lifelong_last_two", "MbPA++", "SEQ"),
+            ("lifelong_vectors_2000", "MbPA++", "SEQ"),
+        ),
     ),
     System(
         "EMAR (Han et al. 2020)",
@@ -164,7 +172,11 @@ SYSTEMS = (
         "episodes: five inner steps and an outer one",
         "some steps for a whole test set",
         f"75.7 % ({_TEXT})",
-        (("lifelong_meta", "OML-ER", "SEQ"),),
+        (
+            ("lifelong_meta", "OML-ER", "SEQ"),
+            ("lifelong_last_two", "OML-ER", "SEQ"),
+            ("lifelong_relation_pairs", "OML-ER", "SEQ"),
+        ),
     ),
     System(
         "ANML-ER (Holla et al. 2020)",
@@ -174,7 +186,11 @@ SYSTEMS = (
         "as OML-ER, and a second encoder",
         "as OML-ER",
         NO_NUMBER,
-        (("lifelong_meta", "ANML-ER", "SEQ"),),
+        (
+            ("lifelong_meta", "ANML-ER", "SEQ"),
+            ("lifelong_last_two", "ANML-ER", "SEQ"),
+            ("lifelong_relation_pairs", "ANML-ER", "SEQ"),
+        ),
     ),
     System(
         "Meta-MbPA (Wang et al. 2020)",
@@ -184,7 +200,7 @@ SYSTEMS = (
         "steps on neighbours before every update",
         "30 steps for a whole test set",
         f"77.3 % ({_TEXT})",
-        (("lifelong_meta", "Meta-MbPA", "SEQ"),),
+        (("lifelong_meta", "Meta-MbPA", "SEQ"), ("lifelong_last_two", "Meta-MbPA", "SEQ")),
     ),
 )
 OTHERS = {
@@ -197,40 +213,44 @@ OTHERS = {
     "maml_er": (("lifelong_meta", "MAML-ER", "SEQ"),),
 }
 """systems that have a cell and no row of the survey -> as `System.ours`"""
-FIRST, SECOND = ("MbPA++", "OML-ER", "Meta-MbPA", "multi-task"), "lifelong_lamol_texts"
+BACKBONES = {
+    "lifelong_meta": "A perceptron on vectors of MiniLM, frozen, one pass over 2,000 texts a task:",
+    "lifelong_last_two": "The last two layers of MiniLM and a head, one pass over 500 texts a task:",
+    "lifelong_lamol_texts": "A small GPT-2 that writes the names of classes, five passes over 500 texts a task:",
+}
+"""Recipe of the five text tasks -> what is trained in it, and on how many texts"""
 ABOUT = (
     "Replay keeps examples, or makes them; regularisation holds parameters near what they were; constraints forbid "
-    "updates that hurt; parameter isolation gives a task parts of its own; meta-learning learns how to adapt. Claims "
-    "are of the papers, on models and data of their size. Ours are small runs (follow the links), each beside plain "
-    "training of the same model on the same stream; no two lines are of one experiment unless their links are the same."
+    "updates against stored examples; parameter isolation gives a task parts of its own; meta-learning learns how to "
+    "adapt. Claims are of the papers, on models and data of their size. Ours are small runs (follow the links), each "
+    "beside plain training of the same model on the same stream; no two lines are of one experiment unless their links "
+    "are the same."
 )
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(known: Known) -> str:
     """The page."""
+    runs = known.all_runs()
     heads = ["system", "family", "keeps", "reads it", "adds to training", "adds to a test", "claim", "ours"]
-    cells = [[*system[:7], "; ".join(filter(None, (_said(runs, *one) for one in system.ours)))] for system in SYSTEMS]
+    cells = [[*system[:7], "; ".join(filter(None, (_said(known, *one) for one in system.ours)))] for system in SYSTEMS]
     parts = ["# Systems of lifelong learning", ABOUT, grid(heads, cells), "## The same five text tasks, by backbone"]
     theirs = (
         "Published, each with its own code and BERT or GPT-2: MbPA++ 70.6, OML-ER 75.7, LAMOL 76.5, Meta-MbPA 77.3."
     )
-    parts.append(f"{theirs} Below, two backbones: numbers of one table say nothing about the other.")
-    meta = [row for row in ("single task", *FIRST) if _mean(runs, "lifelong_meta", row) is not None]
-    parts.append("A perceptron on vectors of MiniLM, frozen, one pass over 2,000 texts a task:")
-    parts.append(grid(["row", "average, %"], [[row, _cell(runs, "lifelong_meta", row)] for row in meta]))
-    small = [row for row in RECIPES[SECOND].variants if _mean(runs, SECOND, row) is not None]
-    if small:
-        parts.append("A small GPT-2 that writes the names of classes, five passes over 500 texts a task:")
-        parts.append(grid(["row", "average, %"], [[row, _cell(runs, SECOND, row)] for row in small]))
+    parts.append(f"{theirs} Below, by what is trained: numbers of one table say nothing about another.")
+    for name, about in BACKBONES.items():
+        rows = [row for row in RECIPES[name].variants if _mean(runs, name, row) is not None]
+        if rows:
+            parts += [about, grid(["row", "average, %"], [[row, _cell(runs, name, row)] for row in rows])]
     return "\n\n".join(parts) + "\n"
 
 
 def cells() -> dict[str, Callable[[Known], str]]:
-    """Marker -> what our runs of a system say; `system_ewc` and so on."""
+    """Marker -> what our runs of a system say; `system_ewc` and so on. Two tables, the survey has all."""
     ours = {_slug(system.name.partition(" (")[0]): system.ours for system in SYSTEMS} | OTHERS
 
     def cell(compared: tuple[tuple[str, str, str], ...]) -> Callable[[Known], str]:
-        found = lambda known: (_said(known.all_runs(), *one, folder="tools/results/tables/") for one in compared)
+        found = lambda known: (_said(known, *one, folder="tools/results/tables/") for one in compared[:2])
         return lambda known: "; ".join(filter(None, found(known))) or "no run"
 
     return {f"system_{name}": cell(compared) for name, compared in ours.items()}
@@ -246,13 +266,15 @@ def _slug(name: str) -> str:
     return re.sub(r"\W+", "_", name.lower().replace("++", "_pp"))
 
 
-def _said(runs: Sequence[Run], recipe: str, row: str, control: str, folder: str = "") -> str:
-    """A row beside its control, '' where one was not run."""
+def _said(known: Known, recipe: str, row: str, control: str, folder: str = "") -> str:
+    """A row beside its control, with units and verdict. '' where one was not run."""
+    runs = known.all_runs()
     both = [_cell(runs, recipe, name) for name in (row, control)]
     if not all(both):
         return ""
     what = "AP" if perplexities.is_of_nats(_of(runs, recipe, row)) else "average"
-    return f"[{recipe}]({folder}{page_of(recipe)}.md): {what} {both[0]} (plain training {both[1]})"
+    verdict = known.verdict(recipe, row, control)
+    return f"[{recipe}]({folder}{page_of(recipe)}.md): {what} {both[0]} (plain training {both[1]}; {verdict})"
 
 
 def _of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:

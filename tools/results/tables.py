@@ -86,7 +86,12 @@ def origins(runs: Sequence[Run]) -> str:
     """Where every run of a table comes from."""
     command = lambda run: command_of_today(run.command, run.config, run.variant)
     cells = [[run.row, run.seed, f"`{command(run)}`", run.commit, run.hardware] for run in runs]
-    return grid(["row", "seed", "command", "commit", "hardware"], cells)
+    heads = ["row", "seed", "command", "commit", "hardware"]
+    if any(run.cpu_seconds is not None for run in runs):
+        heads.append("CPU s")
+        for cell, run in zip(cells, runs, strict=True):
+            cell.append("" if run.cpu_seconds is None else f"{run.cpu_seconds:.0f}")
+    return grid(heads, cells)
 
 
 def usage(runs: Sequence[Run]) -> str:

@@ -1,4 +1,4 @@
-"""Which memory to use: what each costs in one decoder, what of it is differentiable, what it was good for here."""
+"""Which memory to use: what each costs in one decoder, what of it is differentiable, what was measured of it here."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Choice(NamedTuple):
     Attributes:
       memory: as the measurement of costs names it.
       gradients: what of it is differentiable.
-      good_for: what was measured.
+      measured: what was measured.
     """
 
     memory: str
     gradients: str
-    good_for: Callable[[Known], str]
+    measured: Callable[[Known], str]
 
 
 def _perplexity(known: Known, kind: str, row: str) -> float:
@@ -35,23 +35,23 @@ def _perplexity(known: Known, kind: str, row: str) -> float:
 
 def _transformer_xl(known: Known) -> str:
     own, none = (_perplexity(known, "spalm", row) for row in ("transformer_xl", "no_memory"))
-    return f"text, to begin with: WikiText-2 perplexity {own:.1f}, without memory {none:.1f} ({link('knn_lm')})"
+    return f"WikiText-2 perplexity, one seed: {own:.1f}, without memory {none:.1f} ({link('knn_lm')})"
 
 
 def _compressive(known: Known) -> str:
-    gain = known.learned("Compressive", "not_compressed")
-    return f"recall of what has left the positions: {gain} over none ({link('learns')})"
+    found = known.learned("Compressive", "not_compressed")
+    return f"recall of what has left the positions: {found} against empty slots ({link('learns')})"
 
 
 def _memorizing(known: Known) -> str:
     recipe = "memory_gain_controls"
-    gain = known.against(recipe, "Memorizing", "cache of 544 tokens", "test bits per byte", 3)
-    return f"names in code, bits per byte: {gain} over a cache of as many bytes ({link(recipe)})"
+    found = known.against(recipe, "Memorizing", "cache of 544 tokens", "test bits per byte", 3)
+    return f"Python, bits per byte: {found} against a cache of as many bytes ({link(recipe)})"
 
 
 def _infinity_former(known: Known) -> str:
-    gain = known.against("events_signals", "infinity-former", "no signal", "test accuracy")
-    return f"when events were, at a fixed cost: {gain} over no signal ({link('events_signals')})"
+    found = known.against("events_signals", "infinity-former", "no signal", "test accuracy")
+    return f"when events were: {found} against no signal ({link('events_signals')})"
 
 
 def _linear(row: str, contender: str) -> Callable[[Known], str]:
@@ -63,49 +63,58 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         own, softmax = (known.mean(text, name, "test perplexity") for name in (row, "softmax, one segment"))
         return (
             f"decodes {rates[contender] / rates['softmax']:.0f} times as fast at {longest:,} tokens "
-            f"({link('decode_speed')}); perplexity {own:.0f}, softmax {softmax:.0f} ({link(text)})"
+            f"({link('decode_speed')}); perplexity, one seed: {own:.0f}, softmax {softmax:.0f} ({link(text)})"
         )
 
     return said
 
 
 def _memory_tokens(known: Known) -> str:
-    gain = known.learned("memory tokens, bottleneck", "cleared")
+    learned = known.learned("memory tokens, bottleneck")
     recipe = "multi30k_memory_tokens"
-    level = known.against(recipe, "10 memory tokens", "no memory tokens", "test perplexity")
-    return f"a text through ten tokens: {gain} over none ({link('learns')}); translation: {level} ({link(recipe)})"
+    found = known.against(recipe, "10 memory tokens", "no memory tokens", "test perplexity")
+    return (
+        f"a text through ten tokens: {learned} against empty ones ({link('learns')}); "
+        f"translation: {found} ({link(recipe)})"
+    )
 
 
 def _memformer(known: Known) -> str:
     recipe = "memformer_recall"
-    gain = known.against(recipe, "16 slots", "no slots", "accuracy")
-    return f"recall over long noise, in the smallest state: {gain} over none ({link(recipe)})"
+    found = known.against(recipe, "16 slots", "no slots", "accuracy")
+    return f"recall over long noise: {found} against none ({link(recipe)})"
 
 
 def _facts(row: str) -> Callable[[Known], str]:
     def said(known: Known) -> str:
-        gain = known.against("fact_table", row, "network of equal cost", "test accuracy")
-        return f"facts: {gain} over a network of equal cost ({link('fact_table')})"
+        found = known.against("fact_table", row, "network of equal cost", "test accuracy")
+        return f"facts: {found} against a network of equal cost ({link('fact_table')})"
 
     return said
 
 
 def _spalm(known: Known) -> str:
     recipe = "wikitext2_spalm"
-    found = known.against(recipe, "SPALM, by halves", "goes on without", "test perplexity")
-    return f"nothing that we measured: WikiText-2 perplexity, {found} over none ({link(recipe)})"
+    by_halves, oracle = (
+        known.against(recipe, row, "goes on without", "test perplexity")
+        for row in ("SPALM, by halves", "SPALM, oracle")
+    )
+    return (
+        f"WikiText-2 perplexity, one model: {by_halves} against none; {oracle} with an oracle, which has the next "
+        f"token among the neighbours ({link(recipe)})"
+    )
 
 
 def _continuous_cache(known: Known) -> str:
     own, without = _perplexity(known, "both", "cache"), _perplexity(known, "spalm", "transformer_xl")
-    return f"any trained model, untouched: perplexity {own:.1f} instead of {without:.1f} ({link('knn_lm')})"
+    return f"needs no training; one model: perplexity {own:.1f}, without {without:.1f} ({link('knn_lm')})"
 
 
 def _knn_lm(known: Known) -> str:
     facts = known.facts("knn_lm", MODEL)
     best = min(facts["knn_lm"], key=lambda row: row["validation"])
     own, without = (math.exp(nats["test"]) for nats in (best, facts["base"]))
-    return f"any trained model, and a corpus: perplexity {own:.1f} instead of {without:.1f} ({link('knn_lm')})"
+    return f"needs no training, but a store; one model: perplexity {own:.1f}, without {without:.1f} ({link('knn_lm')})"
 
 
 CHOICES = (
@@ -136,7 +145,7 @@ def table(known: Known) -> str:
     for choice in CHOICES:
         own = records[choice.memory]
         share = f"x {own['flops_per_token'] / none['flops_per_token']:.2f}"
-        rows.append([choice.memory, size(own["state_bytes"]), share, choice.gradients, choice.good_for(known)])
+        rows.append([choice.memory, size(own["state_bytes"]), share, choice.gradients, choice.measured(known)])
     return f"\n{grid(heads, rows)}\n"
 
 

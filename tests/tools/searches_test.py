@@ -1,0 +1,202 @@
+"""The search of a row is read off its trials, and rows that were not searched alike have no verdict."""
+
+import dataclasses
+
+import pytest
+
+from memjax.report.verdicts import compare_pairs
+from tools.recipes import RECIPES, Recipe
+from tools.recipes.search import RATE, Search, Setting, search_rates
+from tools.results import searches
+from tools.results.ledger import Book, Run
+from tools.results.searches import RowSearch
+
+SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True, 0.0)
+
+
+def average(trial):
+    """Average accuracy of a trial of a stream."""
+    return trial.evaluations["stream"]["average"]
+
+
+def run(recipe, row, rate, loss=0.0, **further):
+    facts = {
+        "recipe": recipe, "row": row, "seed": 100 * (recipe != "r"), "name": "", "commit": "", "hardware": "",
+        "config": "sorting", "variant": "default", "difference": {}, "versions": [], "step": 1, "attempts": 1,
+        "evaluations": {}, "command": f"memjax train {RATE} {rate}",
+        "results": {"evaluation": {"nats_per_token": loss}},
+    }  # fmt: skip
+    return Run(**(facts | further))
+
+
+def trials(row, losses):
+    return [run("r: search", f"{row}, {RATE} {rate:g}", rate, loss) for rate, loss in losses.items()]
+
+
+@pytest.fixture
+def recipe(monkeypatch):
+    rows = {"one": "a", "one, wide": "b"}
+    monkeypatch.setitem(RECIPES, "r", Recipe("", "sorting", rows, 5, search=search_rates(0.2, trials=3, steps=2)))
+
+
+INSIDE = {0.1: 3.0, 0.2: 1.0, 0.4: 2.0}
+
+
+def test_a_search_is_read_off_its_trials(recipe):
+    runs = [*trials("one", INSIDE), run("r", "one", 0.2)]
+    search = searches.find_searches(runs, "r")["one"]
+    assert (search.trials, search.best, search.edges, search.is_used) == (3, {RATE: 0.2}, (), True)
+    assert search.tried == {RATE: (0.1, 0.2, 0.4)} and search.problem == ""
+    old = [run("r: learning-rate search", f"one, {rate:g}", rate, loss) for rate, loss in INSIDE.items()]
+    assert searches.find_searches(old, "r")["one"].best == {RATE: 0.2}
+    assert searches.find_searches(runs, "of no recipe") == {}
+    timed = [dataclasses.replace(trial, cpu_seconds=2.0) for trial in runs[:2]]
+    assert searches.find_searches([*timed, *runs[2:]], "r")["one"].cpu_seconds == 4.0
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.search])
+def test_no_row_of_a_searched_recipe_has_the_trials_of_another_one(name):
+    rows, seed = RECIPES[name].variants, RECIPES[name].search.seed
+    every = [dataclasses.replace(run(f"{name}: search", f"{row}, {RATE} 0.1", 0.1, 1.0), seed=seed) for row in rows]
+    found = {row: searches.find_trials(every, name, row) for row in rows}
+    assert {row: [trial.row for *_, trial in trials] for row, trials in found.items()} == {
+        row: [f"{row}, {RATE} 0.1"] for row in rows
+    }
+
+
+PROBLEMS = {
+    "no trials": ([], "not searched"),
+    "one trial": (trials("one", {0.2: 1.0}), "not searched"),
+    "edge": ([*trials("one", {0.1: 3.0, 0.2: 1.0}), run("r", "one", 0.2)], "best at the edge of learning rate"),
+    "diverged": (
+        [*trials("one", {0.1: 3.0, 0.2: float("nan")}), run("r", "one", 0.1)], "best at the edge of learning rate"
+    ),
+    "other settings": (
+        [*trials("one", INSIDE), run("r", "one", 0.4)], "its runs have other settings than the best trial"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("runs, problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_what_stands_against_a_verdict(recipe, runs, problem):
+    search = searches.find_searches(runs, "r").get("one", searches.NO_SEARCH)
+    assert search.problem == problem
+    assert searches.explain_difference(search, SEARCHED) == searches.explain_difference(SEARCHED, search) == problem
+
+
+def test_rows_with_other_numbers_of_trials_have_no_verdict():
+    more = SEARCHED._replace(trials=6)
+    assert searches.explain_difference(SEARCHED, SEARCHED) == ""
+    assert searches.explain_difference(SEARCHED, more) == "4 and 6 trials"
+    gain = compare_pairs([1.5, 1.6, 1.7], [1.0, 1.0, 1.0])
+    compared = {("one", "two"): gain, ("one", "three"): gain, ("one", "four"): gain}
+    settled = searches.settle_verdicts(compared, {"one": SEARCHED, "two": SEARCHED, "three": more})
+    assert [comparison.verdict for comparison in settled.values()] == ["gain", "not searched", "not searched"]
+
+
+def test_every_row_of_the_table_says_why_it_has_no_verdict():
+    table = searches.describe_searches([("one", "two", "score")], {"one": SEARCHED})
+    assert "| one | 4 | a 1 to 4, best 2 |  |" in table and "| two | 0 |  | not searched |" in table
+    assert "No row has trials" in searches.describe_searches([("one", "two")], {})
+
+
+def test_trials_of_another_seed_do_not_count(recipe):
+    others = [dataclasses.replace(trial, seed=99) for trial in trials("one", INSIDE)]
+    assert searches.find_searches(others, "r") == {}
+
+
+def test_runs_with_the_settings_of_an_earlier_search_say_so(recipe, monkeypatch):
+    search = dataclasses.replace(RECIPES["r"].search, earlier="other texts")
+    monkeypatch.setitem(RECIPES, "r", dataclasses.replace(RECIPES["r"], search=search))
+    earlier = [dataclasses.replace(trial, seed=99) for trial in trials("one", {0.1: 3.0, 0.2: 1.0})]
+    said = searches.describe_earlier_search([*earlier, run("r", "one", 0.2)], "r")
+    assert said.startswith(
+        "The runs of 1 rows have the best settings of an earlier search on other texts, of 2 trials a"
+    )
+    assert "in 1 of them a best value lies at the edge" in said
+    assert searches.describe_earlier_search([*earlier, run("r", "one", 0.1)], "r") == ""
+    assert searches.describe_earlier_search(trials("one", INSIDE), "r") == ""
+
+
+def test_recipes_with_trials_of_an_earlier_search_say_what_they_read():
+    recorded = [trial for trial in Book().runs() if trial.recipe.partition(": ")[2] in searches.SECTIONS]
+    for name in {trial.recipe.partition(":")[0] for trial in recorded}:
+        own = RECIPES[name].search
+        seeds = {trial.seed for trial in recorded if trial.recipe.startswith(f"{name}:")}
+        assert bool(own.earlier) == bool(seeds - {own.seed}), name
+
+
+def test_descriptions_do_not_say_by_hand_that_nothing_was_searched():
+    said = {name for name, recipe in RECIPES.items() if "settings not searched" in recipe.description.lower()}
+    assert said == set()
+
+
+def test_a_limit_of_a_setting_is_no_edge(recipe, monkeypatch):
+    limited = Search({"": (Setting(RATE, 0.2, most=0.2),)}, 2)
+    monkeypatch.setitem(RECIPES, "r", dataclasses.replace(RECIPES["r"], search=limited))
+    runs = [*trials("one", {0.1: 3.0, 0.2: 1.0}), run("r", "one", 0.2)]
+    assert searches.find_searches(runs, "r")["one"].problem == ""
+
+
+LOSSES = {
+    "nats of a model": (run("r", "one", 1, 2.5), 2.5),
+    "not finite": (run("r", "one", 1, None), float("inf")),
+    "accuracy": (run("r", "one", 1, evaluations={"stream": {"measure": "accuracy", "average": 0.5}}), -0.5),
+    "nats of tasks": (
+        run("r", "one", 1, evaluations={"stream": {"measure": "nats_per_token", "scores": [[9.0, 9.0], [1.0, 2.0]]}}),
+        1.5,
+    ),
+}
+
+
+@pytest.mark.parametrize("trial, loss", LOSSES.values(), ids=LOSSES)
+def test_a_search_makes_nats_least_and_accuracy_most(trial, loss):
+    assert searches.trial_loss(trial, "one") == loss
+
+
+def test_tasks_apart_are_searched_by_what_they_reach_after_themselves():
+    stream = {"measure": "accuracy", "average": 0.5, "learning_accuracy": 0.75}
+    assert searches.trial_loss(run("r", "single task", 1, evaluations={"stream": stream}), "single task") == -0.75
+
+
+SEARCHED_RECIPES = {name: recipe for name, recipe in RECIPES.items() if recipe.search}
+
+
+@pytest.mark.parametrize("name", SEARCHED_RECIPES)
+def test_trials_are_on_streams_that_no_table_reports(name):
+    recipe = SEARCHED_RECIPES[name]
+    search = recipe.search
+    assert search.seed not in recipe.seeds and search.trials >= searches.LEAST_TRIALS
+    assert set(search.settings) <= {"", *recipe.variants}
+    for row in recipe.variants:
+        assert search.settings_of(row)[0].option == RATE and len(search.settings_of(row)) <= 3
+    if recipe.orders:
+        assert "--evaluation.split validation" in search.arguments and "--lifelong.task-order" in search.arguments
+        assert not any(order in search.arguments for order in recipe.orders.values())
+
+
+def test_all_trials_of_the_ledger_belong_to_a_row_of_their_recipe():
+    recorded = [trial for trial in Book().runs() if trial.recipe.partition(": ")[2] in searches.SECTIONS]
+    for trial in recorded:
+        recipe = RECIPES[trial.recipe.partition(":")[0]]
+        rows = [row for row in recipe.variants if trial.row.startswith(f"{row}, ")]
+        assert rows and recipe.search and trial.seed not in recipe.seeds
+    assert recorded
+
+
+def test_findings_claim_no_more_than_their_table():
+    runs = Book().runs()
+    for name, recipe in RECIPES.items():
+        found = searches.find_searches(runs, name)
+        pairs = [(row, control) for row, controls in recipe.controls.items() for control in controls]
+        search = lambda row: found.get(row, searches.NO_SEARCH)  # noqa: B023
+        verdicts = [pair for pair in pairs if not searches.explain_difference(search(pair[0]), search(pair[1]))]
+        shown = searches.qualify_findings(recipe, found)
+        assert shown.startswith(searches.UNSEARCHED) == (bool(recipe.findings) and not verdicts), name
+
+
+def test_findings_of_rows_that_were_searched_alike_stand_alone():
+    recipe = Recipe("", "sorting", {"one": "a", "two": "b"}, 5, controls={"two": ("one",)}, findings="Two gains.")
+    alike = dict.fromkeys(("one", "two"), SEARCHED)
+    assert searches.qualify_findings(recipe, alike) == "Two gains."
+    assert searches.qualify_findings(recipe, {"one": SEARCHED}) == f"{searches.UNSEARCHED} Two gains."

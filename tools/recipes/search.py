@@ -1,0 +1,141 @@
+"""How the settings of the rows of a recipe are searched, and which trial comes next."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+RATE = "--training.schedule.learning-rate"
+FINEST = 6
+"""Number of times that the step of a search is refined before nothing is left to try"""
+
+Settings = Mapping[str, float]
+"""Option -> its value in a trial"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A setting that is searched on a logarithmic grid.
+
+    Attributes:
+      option: Option of `memjax train`, such as `--training.schedule.learning-rate`.
+      start: Value of the first trial, above 0.
+      factor: Ratio of two neighbours of the grid, above 1.
+      least: Smallest value that is allowed.
+      most: Largest value that is allowed.
+      is_whole: Whether values are whole numbers.
+      also: Further options that take the same value.
+    """
+
+    option: str
+    start: float
+    factor: float = 2.0
+    least: float = 0.0
+    most: float = math.inf
+    is_whole: bool = False
+    also: tuple[str, ...] = ()
+
+    def move(self, value: float, factor: float) -> float:
+        """Returns a value times `factor`, rounded to three digits, within what is allowed."""
+        moved = min(max(float(f"{value * factor:.3g}"), self.least), self.most)
+        return float(round(moved)) if self.is_whole else moved
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The search of a recipe: every row has the same number of trials, on a stream that no table reports.
+
+    Attributes:
+      settings: Row -> what is searched: the learning rate first, then the one or two settings that the paper names. ''
+        stands for all other rows.
+      trials: Number of trials of every row. All rows get one more as long as a best value lies at an edge.
+      arguments: Further arguments of all trials: another order of tasks, the validation split.
+      steps: Updates of a trial. 0 for those of the configuration.
+      seed: Seed of parameters and data of all trials, which no recorded run has.
+      earlier: Texts that trials of other seeds read, in words. They are of an earlier search, whose settings runs have
+        until today's search is done. '' where there was none.
+      start_from: Name of a recipe with a search, whose best settings are the first trial of the row of the same name.
+        No grid is widened then. '' = the first trial has the values at which the settings start.
+    """
+
+    settings: Mapping[str, tuple[Setting, ...]]
+    trials: int
+    arguments: str = ""
+    steps: int = 0
+    seed: int = 100
+    earlier: str = ""
+    start_from: str = ""
+
+    def settings_of(self, row: str) -> tuple[Setting, ...]:
+        """Returns what is searched for a row."""
+        return self.settings.get(row, self.settings.get("", ()))
+
+    @property
+    def most_trials(self) -> int:
+        """The number of trials of a row at which its grid is widened no further."""
+        return self.trials if self.start_from else 2 * self.trials
+
+
+def search_rates(start: float, trials: int, steps: int) -> Search:
+    """Returns a search of the learning rate alone for all rows, from the rate `start`."""
+    return Search({"": (Setting(RATE, start),)}, trials, steps=steps)
+
+
+def find_edges(tried: Sequence[Settings], best: Settings, settings: Sequence[Setting] = ()) -> tuple[str, ...]:
+    """Returns the options whose best value is the smallest or largest that was tried. A limit that `settings` name is
+    no edge.
+    """
+    limits = {setting.option: (setting.least, setting.most) for setting in settings}
+    edges = []
+    for option, value in best.items():
+        values = [trial[option] for trial in tried if option in trial]
+        least, most = limits.get(option, (0.0, math.inf))
+        if (value == min(values) and value > least) or (value == max(values) and value < most):
+            edges.append(option)
+    return tuple(edges)
+
+
+def propose_trial(losses: Sequence[tuple[Settings, float]], settings: Sequence[Setting]) -> dict[str, float]:
+    """Returns the settings of the next trial of a row.
+
+    The first trial has the value at which each setting starts. From then on one setting of the best trial is moved:
+    beyond the edge where its best value lies at one, else to an untried neighbour, first at the distance of the grid,
+    then at the square root of that distance and so on.
+
+    Args:
+      losses: Settings and loss of each trial so far.
+      settings: What is searched.
+
+    Raises:
+      ValueError: All neighbours of the best trial were tried at the finest distance.
+
+    Example:
+      >>> rate = (Setting("--rate", 0.1),)
+      >>> propose_trial([], rate), propose_trial([({"--rate": 0.1}, 3.0), ({"--rate": 0.05}, 4.0)], rate)
+      ({'--rate': 0.1}, {'--rate': 0.2})
+    """
+    if not losses:
+        return _values({setting.option: setting.start for setting in settings}, settings)
+    tried = [trial for trial, _ in losses]
+    best = min(losses, key=lambda trial: trial[1])[0]
+    edges = find_edges(tried, best, settings)
+    order = sorted(settings, key=lambda setting: setting.option not in edges)
+    for step in range(FINEST):
+        for setting in order:
+            factor = setting.factor ** (0.5**step)
+            for ratio in (1 / factor, factor):
+                moved = {**best, setting.option: setting.move(best[setting.option], ratio)}
+                proposal = _values(moved, settings)
+                if not any(_is_same(proposal, trial) for trial in tried):
+                    return proposal
+    raise ValueError(f"search: given {len(tried)} trials of {', '.join(best)}, allowed: fewer, no value is left to try")
+
+
+def _values(values: Settings, settings: Sequence[Setting]) -> dict[str, float]:
+    """Returns the values of all options, those that follow another one included."""
+    return {option: values[setting.option] for setting in settings for option in (setting.option, *setting.also)}
+
+
+def _is_same(first: Settings, second: Settings) -> bool:
+    return first.keys() == second.keys() and all(math.isclose(first[name], second[name]) for name in first)
