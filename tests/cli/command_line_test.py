@@ -282,12 +282,15 @@ def test_the_command_line_starts_without_jax():
 
 @pytest.mark.laws
 def test_the_first_line_comes_within_two_seconds(here):
-    """In CPU time: the command that is asked shares its cores with other tests."""
+    """In CPU time of the main thread: the command that is asked shares its cores with other tests, and threads of
+    libraries work beside it.
+    """
     code = (
         "import sys, time, threading\n"
         "from memjax.cli import main\n"
+        "clock = time.pthread_getcpuclockid(threading.main_thread().ident)\n"
         "class Clock:\n"
-        "    def write(self, text): told.append((time.process_time(), text))\n"
+        "    def write(self, text): told.append((time.clock_gettime(clock), text))\n"
         "    def flush(self): pass\n"
         "told, sys.stderr = [], Clock()\n"
         "sys.argv = ['memjax', 'eval', '--run', 'runs/tiny_default']\n"
