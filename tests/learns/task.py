@@ -1,7 +1,7 @@
 """*Learns*: a model learns to use its memory, on a task that nothing but that memory can solve.
 
 A task trains a small model with its memory and its parent without, scores documents that neither has seen, and then
-takes the memory away from the trained model: every segment finds it cleared, or finds that of another row. What three
+takes the memory away from the trained model: every segment finds it cleared, or finds that of another row. What six
 seeds have measured is in the ledger of results (`python -m tools.measurements.learns`), and bounds are made from it.
 """
 
@@ -15,6 +15,9 @@ from memjax.training import load_run, train
 from memjax.training.progress import Event
 
 SEEDS = (0, 1, 2)
+"""Seeds that the slow tests train again"""
+MEASURED_SEEDS = (*SEEDS, 3, 4, 5)
+"""Seeds of the measurement: fewer than six would be too few for a verdict"""
 STATES = ("kept", "cleared", "shuffled")
 KEPT, ALONE = "kept", "alone"
 LEAST_DEVIATION = 0.01

@@ -51,7 +51,7 @@ def worth(measurements: Sequence[Measurement]) -> str:
             f'<line class="chance" x1="{chance:.1f}" x2="{chance:.1f}" y1="{middle - 14:g}" y2="{middle + 12:g}"/>'
         )
     height = TOP + len(tasks) * ROW + 30
-    parts.append(_text(LEFT, height - 10, "accuracy; mean and range of three seeds", "small"))
+    parts.append(_text(LEFT, height - 10, "accuracy; mean and range of six seeds", "small"))
     said = "Accuracy with a memory and without, on tasks that only a memory solves"
     body = "\n".join(parts)
     return (
