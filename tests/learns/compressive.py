@@ -17,7 +17,7 @@ def recall(compressed_memory_length: int) -> Config:
     return Config(
         model=Model(dim=64, num_layers=1, num_heads=2, attention=Compressive(**sizes, norm="pre")),
         data=Data(source=source, batch_size=32, segment_length=8),
-        training=Training(steps=1300, schedule=Schedule(learning_rate=4e-3, warmup_steps=50)),
+        training=Training(steps=2000, schedule=Schedule(learning_rate=4e-3, warmup_steps=50)),
         evaluation=evaluation,
         evaluations=(without,) if compressed_memory_length else (),
     )

@@ -11,7 +11,7 @@ from tools.results.comparisons import compare_rows, compare_seeds, differences, 
 from tools.results.ledger import Book
 from tools.results.searches import RowSearch
 
-SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True, 0.0)
+SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True)
 SHARE = "transformer_xl/memory_share"
 
 

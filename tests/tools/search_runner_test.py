@@ -99,7 +99,7 @@ def test_all_rows_get_as_many_trials_until_no_best_lies_at_an_edge(book, tmp_pat
     found = {row: searches.find_trials(book.runs(), "r", row) for row in ("one", "two")}
     assert len(found["one"]) == len(found["two"]) == 6  # one row alone would have needed three
     summary = searches.summarize_search(found["two"])
-    assert math.isclose(summary.best[RATE], 0.8) and summary.edges == () and summary.cpu_seconds == 42.0
+    assert math.isclose(summary.best[RATE], 0.8) and summary.edges == ()
     assert all(run.cpu_seconds == 7.0 and run.step == 1 for *_, run in found["one"])
     assert {given["--training.seed"] for given in started} == {"100"} and {given["--s"] for given in started} == {"1"}
     assert {given["--training.steps"] for given in started} == {"2"}

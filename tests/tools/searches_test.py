@@ -11,7 +11,7 @@ from tools.results import searches
 from tools.results.ledger import Book, Run
 from tools.results.searches import RowSearch
 
-SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True, 0.0)
+SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True)
 
 
 def average(trial):
@@ -50,8 +50,18 @@ def test_a_search_is_read_off_its_trials(recipe):
     old = [run("r: learning-rate search", f"one, {rate:g}", rate, loss) for rate, loss in INSIDE.items()]
     assert searches.find_searches(old, "r")["one"].best == {RATE: 0.2}
     assert searches.find_searches(runs, "of no recipe") == {}
-    timed = [dataclasses.replace(trial, cpu_seconds=2.0) for trial in runs[:2]]
-    assert searches.find_searches([*timed, *runs[2:]], "r")["one"].cpu_seconds == 4.0
+
+
+def test_hours_are_those_that_trials_and_runs_say(recipe):
+    runs = [*trials("one", INSIDE), run("r", "one", 0.2)]
+    assert searches.describe_hours(runs, "r") == ""
+    timed = [dataclasses.replace(trial, cpu_seconds=seconds) for trial, seconds in zip(runs, (600, 1800), strict=False)]
+    # Two rows of three trials: six times a sixth of an hour.
+    planned = "CPU hours of the search as planned by its first trial: 1.00."
+    assert searches.describe_hours([*timed, *runs[2:]], "r") == f"{planned} Spent: 0.67 on 2 trials."
+    timed += [runs[2], dataclasses.replace(runs[3], cpu_seconds=900)]
+    assert searches.describe_hours(timed, "r") == f"{planned} Spent: 0.67 on 2 trials and 0.25 on 1 runs."
+    assert searches.describe_hours(timed, "lifelong_last_two_sizes") == ""
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.search])

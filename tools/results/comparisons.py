@@ -205,5 +205,14 @@ def learned(measurements: Sequence[Measurement]) -> str:
             cells.append([*about, what.replace("_", " "), spread([values[what] for values in found])])
         cells[-1].append(f"{facts['cpu_seconds']:,}")
         cells[-1].append(one.commit)
-    heads = ["memory", "what has to be remembered", "unit", "chance", "memory is", "mean (least to most of six seeds)", "CPU s", "commit"]
+    heads = [
+        "memory",
+        "what has to be remembered",
+        "unit",
+        "chance",
+        "memory is",
+        "mean (range), six seeds",
+        "CPU s",
+        "commit",
+    ]
     return grid(heads, [[*cell, *[""] * (len(heads) - len(cell))] for cell in cells])

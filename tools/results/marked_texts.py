@@ -237,7 +237,7 @@ def _streams(known: Known) -> str:
         "lifelong_vectors_fourteen": "fourteen tasks",
         "lifelong_meta": "2,000 texts each, batches of 4",
         "lifelong_last_two": "500 texts each, two layers of MiniLM trained",
-        "lifelong_relations": "relations",
+        "lifelong_relations_small": "relations",
         "lifelong_relation_pairs": "pairs of sentence and relation",
     }
     return _averages(known, tables)

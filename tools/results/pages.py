@@ -21,7 +21,13 @@ from tools.results import (
 from tools.results.claims import check_texts
 from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, command_of_today
 from tools.results.marked_texts import marked_text
-from tools.results.searches import RowSearch, describe_earlier_search, find_searches, qualify_findings
+from tools.results.searches import (
+    RowSearch,
+    describe_earlier_search,
+    describe_hours,
+    find_searches,
+    qualify_findings,
+)
 from tools.results.verdicts import compare_recipe, fill_in
 from tools.texts.known import Known
 from tools.texts.pictures import pictures
@@ -268,7 +274,8 @@ def check(book: Book | None = None) -> list[str]:
 
 def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> list[str]:
     recipe = RECIPES.get(name)
-    parts = [" ".join(filter(None, (recipe.description, describe_earlier_search(runs, name))))] if recipe else []
+    about = (describe_earlier_search(runs, name), describe_hours(runs, name)) if recipe else ()
+    parts = [" ".join(filter(None, (recipe.description, *about)))] if recipe else []
     main = [run for run in runs if run.recipe == name]
     searched = [run for run in runs if run.recipe != name]
     searches = find_searches(runs, name)

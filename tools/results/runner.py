@@ -1,4 +1,4 @@
-"""Runs recipes: trains what the ledger does not have, reads off what the recipe asks for, and adds it to the ledger."""
+"""Runs recipes: trains the runs that the ledger does not have, evaluates them, and adds them to the ledger."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tools.results.searches import (
 
 
 def run(name: str, workdir: Path, only: str = "", book: Book | None = None) -> None:
-    """Trains and records what the ledger does not have with the settings that the search has found.
+    """Trains and records the runs of a recipe that the ledger does not have with the best settings of the search.
 
     Args:
-      name: of the recipe.
-      workdir: of run directories; a run that was interrupted there goes on.
-      only: rows whose name contains this text.
-      book: ledger to look in and to add to; the committed one by default.
+      name: Name of the recipe.
+      workdir: Folder of run directories. A run that was interrupted there goes on.
+      only: Part of the names of the rows to run, with the order where there are several. '' for all rows.
+      book: Ledger that is read and added to. None for the committed one.
     """
     recipe, book = RECIPES[name], book or Book()
     for contender, (row, order) in recipe.contenders().items():
@@ -48,34 +48,39 @@ def run(name: str, workdir: Path, only: str = "", book: Book | None = None) -> N
             recorded = {run.key: run for run in book.runs()}.get((name, contender, seed))
             if recorded is None or not has_settings(recorded, read_settings(chosen)):
                 directory = train(name, row, seed, workdir, chosen, order)
-                record(name, contender, seed, directory, book, _command(name, row, seed, workdir, chosen, order))
+                record(name, contender, seed, directory, book, _make_command(name, row, seed, workdir, chosen, order))
 
 
 def train(name: str, row: str, seed: int, workdir: Path, chosen: str, order: str = "") -> Path:
-    """Runs `memjax train` to its end, after the run that this one begins with; its directory."""
+    """Trains a run to its end with `memjax train` and returns its directory. A run that this one begins with is
+    trained first.
+
+    Raises:
+      UsageError: The directory has a finished run with other settings.
+    """
     directory = workdir / run_name(name, row, seed, order)
     if (directory / "finished.json").exists() and not _has_arguments(directory, chosen):
         raise UsageError(f"{directory}: given a run with other settings than {chosen!r}, allowed: another --workdir")
-    train_command(name, row, workdir, _command(name, row, seed, workdir, chosen, order))
+    train_command(name, row, workdir, _make_command(name, row, seed, workdir, chosen, order))
     return directory
 
 
 def _has_arguments(directory: Path, chosen: str) -> bool:
-    """Returns whether a finished run has the settings of these arguments already."""
+    """Returns whether the configuration of a finished run already has the settings of the arguments `chosen`."""
     config = load_config(directory)
     return config_to_dict(apply_overrides(config, chosen.split(), prog="memjax train")) == config_to_dict(config)
 
 
 def train_command(name: str, row: str, workdir: Path, command: list[str]) -> None:
-    """Runs a command `memjax train` of a row to its end unless it is through, after the run that it begins with. Its
-    CPU seconds, of all attempts together, are kept beside the run directory.
+    """Runs the command `memjax train` of a row to its end, unless its run is finished. A run that it begins with is
+    trained first. The CPU seconds of all attempts together are written to a file beside the run directory.
     """
     directory = workdir / command[command.index("--name") + 1]
     if (directory / "finished.json").exists():
         return
     for word in RECIPES[name].variants[row].split():
         if word.startswith("@"):
-            other, other_row = _other(word)
+            other, other_row = _parse_reference(word)
             _train_first(other, other_row, workdir)
     before, seconds = _children_seconds(), cpu_seconds(directory) or 0.0
     print("==", shlex.join(command), flush=True)
@@ -87,38 +92,45 @@ def train_command(name: str, row: str, workdir: Path, command: list[str]) -> Non
 
 
 def cpu_seconds(directory: Path) -> float | None:
-    """Returns the CPU seconds that the training of a run has taken, None where they are not known."""
+    """Returns the CPU seconds that the training of a run has taken. None where they are not known."""
     file = _seconds_file(directory)
     return float(file.read_text()) if file.exists() else None
 
 
 def _seconds_file(directory: Path) -> Path:
+    """Returns the file beside a run directory that has the CPU seconds of the run."""
     return directory.with_name(f"{directory.name}.cpu_seconds")
 
 
 def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    """Returns the CPU seconds of all child processes of this process that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def run_name(name: str, row: str, seed: int, order: str = "") -> str:
-    """Of a run directory: the recipe, the variant, the values of further arguments but for paths, and the seed."""
-    order = f"-{joined(order)}" if order else ""
+    """Returns the name of a run directory: the recipe, the `label` of the row's variant, the order and the seed."""
+    order = f"-{join_words(order)}" if order else ""
     return f"{name}-{label(RECIPES[name].variants[row])}{order}-seed{seed}"
 
 
 def label(variant: str) -> str:
-    """The variant, the values of its further arguments but for paths, its flags, and the row that it begins with."""
+    """Returns a short name of a variant with further arguments, as a part of names of run directories.
+
+    It has the variant, the values of options, the last words of flags, and `after_ROW` for the row that a run begins
+    with. Options themselves and values `$NAME`, which stand for paths, are left out.
+    """
     words = variant.split()
-    followed = dict(zip(words, words[1:], strict=False))
-    is_flag = lambda word: word[0] == "-" and followed.get(word, "-")[0] == "-"
-    told = (word.rpartition(".")[2] if is_flag(word) else word for word in words)
-    named = (f"after_{_other(word)[1].lower()}" if word[0] == "@" else word for word in told)
-    return "-".join(joined(word.strip("/")) for word in named if word[0] not in "-$")
+    next_words = dict(zip(words, words[1:], strict=False))
+    is_flag = lambda word: word[0] == "-" and next_words.get(word, "-")[0] == "-"
+    without_flags = (word.rpartition(".")[2] if is_flag(word) else word for word in words)
+    parts = (f"after_{_parse_reference(word)[1].lower()}" if word[0] == "@" else word for word in without_flags)
+    return "-".join(join_words(word.strip("/")) for word in parts if word[0] not in "-$")
 
 
-def joined(words: str) -> str:
-    return re.sub(r"[^\w.]+", "_", words)
+def join_words(text: str) -> str:
+    """Joins the words of a text by `_`, so that it can be part of the name of a directory."""
+    return re.sub(r"[^\w.]+", "_", text)
 
 
 def record(
@@ -141,13 +153,13 @@ def record(
     row = label if is_trial else recipe.contenders()[label][0]
     stream = stream_facts(str(directory), load_config(directory))
     evaluations: dict[str, Any] = {"stream": stream} if stream else {}
-    for what, further in (recipe.evaluations | recipe.own_evaluations.get(row, {})).items():
-        evaluations[what] = json.loads(_memjax("eval", "--run", str(directory), "--json", *further.split()))
-    if recipe.usage and (found := _memjax("usage", "--run", str(directory), "--json", refusable=True)):
-        evaluations["usage"] = json.loads(found)
-    for found in evaluations.values():
-        found |= {"run": directory.name} if "run" in found else {}
-    made = finished_run(
+    for title, further in (recipe.evaluations | recipe.own_evaluations.get(row, {})).items():
+        evaluations[title] = json.loads(_run_memjax("eval", "--run", str(directory), "--json", *further.split()))
+    if recipe.usage and (usage := _run_memjax("usage", "--run", str(directory), "--json", may_refuse=True)):
+        evaluations["usage"] = json.loads(usage)
+    for evaluation in evaluations.values():
+        evaluation |= {"run": directory.name} if "run" in evaluation else {}
+    finished = finished_run(
         directory,
         recipe=f"{name}: {SECTION}" if is_trial else name,
         row=label,
@@ -157,15 +169,17 @@ def record(
         variant=command[command.index("--variant") + 1],
         evaluations=evaluations,
     )
-    made = dataclasses.replace(made, cpu_seconds=cpu_seconds(directory))
+    finished = dataclasses.replace(finished, cpu_seconds=cpu_seconds(directory))
     # The evaluations of a stream are its matrix.
-    book.add(made, [] if stream else read_metrics(directory / "metrics.jsonl"))
-    return made
+    book.add(finished, [] if stream else read_metrics(directory / "metrics.jsonl"))
+    return finished
 
 
 def best_arguments(name: str, row: str, book: Book) -> str:
-    """Returns the arguments of the best trial of a row, of the row that a recipe takes its settings from, or the
-    learning rate of a recipe that is not searched.
+    """Returns the arguments of `memjax train` with the best settings of a row.
+
+    They are those of the best trial of the row, or of the row of another recipe that `settings_from` names. For a
+    recipe without a search they are its learning rate, or '' where it has none.
 
     Raises:
       UsageError: The row has fewer trials than its recipe wants.
@@ -186,37 +200,42 @@ def best_arguments(name: str, row: str, book: Book) -> str:
 def arguments(
     name: str, row: str, seed: int, workdir: Path, chosen: str, order: str = "", *, is_trial: bool = False
 ) -> list[str]:
-    """Of `memjax train`, but for the name and the folder of the run.
+    """Returns the arguments of `memjax train` for a run, without the name and the folder of the run.
 
     Args:
-      name: of the recipe.
-      row: of its variants.
-      seed: of parameters and data.
-      workdir: of run directories.
-      chosen: what the search has found.
-      order: of the recipe's orders, '' = none.
-      is_trial: whether the run is a trial of the search, which has its own number of updates.
+      name: Name of the recipe.
+      row: Row of the recipe, one of its variants.
+      seed: Seed of parameters and data.
+      workdir: Folder of run directories.
+      chosen: Arguments with the settings of the run, such as those of the best trial.
+      order: Name of one of the recipe's orders of tasks. '' for a recipe without orders.
+      is_trial: Whether the run is a trial of the search. Trials have the number of updates of the search.
     """
     recipe = RECIPES[name]
-    variant, *own = recipe.variants[row].split()
-    number = recipe.search.steps if is_trial and recipe.search else recipe.steps
-    found = ["--config", recipe.config, "--variant", variant]
-    found += ["--training.steps", str(number)] if number else []
-    found += [*chosen.split(), *recipe.orders.get(order, "").split()]
-    found += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments.split()]
-    found += ["--data.source.path", f"${recipe.data_path}"] if recipe.data_path else []
-    return [_resolved(word, recipe, workdir) for word in (*found, *own)]
+    variant, *row_words = recipe.variants[row].split()
+    steps = recipe.search.steps if is_trial and recipe.search else recipe.steps
+    words = ["--config", recipe.config, "--variant", variant]
+    words += ["--training.steps", str(steps)] if steps else []
+    words += [*chosen.split(), *recipe.orders.get(order, "").split()]
+    words += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments.split()]
+    words += ["--data.source.path", f"${recipe.data_path}"] if recipe.data_path else []
+    return [_resolve_path(word, recipe, workdir) for word in (*words, *row_words)]
 
 
-def _command(name: str, row: str, seed: int, workdir: Path, chosen: str, order: str = "") -> list[str]:
-    given = arguments(name, row, seed, workdir, chosen, order)
-    return ["memjax", "train", *given, "--name", run_name(name, row, seed, order), "--workdir", str(workdir)]
+def _make_command(name: str, row: str, seed: int, workdir: Path, chosen: str, order: str = "") -> list[str]:
+    """Returns the whole command `memjax train` of a recorded run. See `arguments`."""
+    words = arguments(name, row, seed, workdir, chosen, order)
+    return ["memjax", "train", *words, "--name", run_name(name, row, seed, order), "--workdir", str(workdir)]
 
 
-def _resolved(word: str, recipe: Recipe, workdir: Path) -> str:
-    """A word of an argument with the path that `$NAME/REST` or `@RECIPE/ROW` stands for."""
+def _resolve_path(word: str, recipe: Recipe, workdir: Path) -> str:
+    """Returns the path that a word `$NAME/REST` or `@RECIPE/ROW` stands for. Other words are returned unchanged.
+
+    Raises:
+      UsageError: The environment variable `NAME` is not set.
+    """
     if word.startswith("@"):
-        name, row = _other(word)
+        name, row = _parse_reference(word)
         return str(workdir / run_name(name, row, RECIPES[name].seeds[0]))
     if not word.startswith("$"):
         return word
@@ -226,22 +245,22 @@ def _resolved(word: str, recipe: Recipe, workdir: Path) -> str:
     return os.environ[name] + ("/" + rest if rest else "")
 
 
-def _other(word: str) -> tuple[str, str]:
-    """The recipe and the row that `@RECIPE/ROW` names."""
+def _parse_reference(word: str) -> tuple[str, str]:
+    """Returns the recipe and the row that a word `@RECIPE/ROW` names. The word has `_` for the spaces of the row."""
     name, _, wanted = word[1:].partition("/")
     return name, next(row for row in RECIPES[name].variants if row.replace(" ", "_") == wanted)
 
 
 def _train_first(name: str, row: str, workdir: Path) -> Path:
-    """The directory of a run that another begins with, trained if it is not there; what it says is not recorded."""
+    """Trains a run that another run begins with, unless it is finished, and returns its directory. Records nothing."""
     return train(name, row, RECIPES[name].seeds[0], workdir, best_arguments(name, row, Book()))
 
 
-def _memjax(*words: str, refusable: bool = False) -> str:
-    """What a command prints; '' where it refuses the run and may."""
+def _run_memjax(*words: str, may_refuse: bool = False) -> str:
+    """Runs a command of memjax and returns its output. '' where `may_refuse` is set and the command refuses the run."""
     command = [sys.executable, "-m", "memjax.cli", *words]
-    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-    if done.returncode == 2 and refusable:
+    process = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    if process.returncode == 2 and may_refuse:
         return ""
-    done.check_returncode()
-    return done.stdout
+    process.check_returncode()
+    return process.stdout

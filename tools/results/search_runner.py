@@ -10,7 +10,7 @@ from memjax.settings.overrides import UsageError
 from tools.recipes import RECIPES
 from tools.recipes.search import Search, propose_trial
 from tools.results.ledger import Book, Run
-from tools.results.runner import arguments, best_arguments, joined, label, record, train_command
+from tools.results.runner import arguments, best_arguments, join_words, label, record, train_command
 from tools.results.searches import LEAST_TRIALS, SECTION, find_trials, read_settings, show_settings, summarize_search
 
 
@@ -31,7 +31,7 @@ def search(
       is_estimate: Whether to stop after the estimate.
 
     Returns:
-      Rows whose best value still is at an edge.
+      Rows for which a best value still is the smallest or largest that was tried. Empty for an estimate.
 
     Raises:
       UsageError: The recipe has no search, no row has that name, or the number of trials is too small.
@@ -63,7 +63,14 @@ def search(
 
 
 class _SearchRunner:
-    """Trains the trials of one recipe."""
+    """Trains the trials of one recipe.
+
+    Attributes:
+      name: Name of the recipe.
+      plan: Search of the recipe.
+      workdir: Folder of run directories.
+      book: Ledger that is read and added to.
+    """
 
     def __init__(self, name: str, plan: Search, workdir: Path, book: Book):
         self.name, self.plan, self.workdir, self.book = name, plan, workdir, book
@@ -81,16 +88,24 @@ class _SearchRunner:
             settings = tuple(dataclasses.replace(setting, start=best[setting.option]) for setting in settings)
         chosen = show_settings(propose_trial(losses, settings))
         further = f"{chosen} {self.plan.arguments}".strip()
-        given = arguments(self.name, row, self.plan.seed, self.workdir, further, is_trial=True)
+        words = arguments(self.name, row, self.plan.seed, self.workdir, further, is_trial=True)
         variant = label(RECIPES[self.name].variants[row])
-        directory = f"{self.name}-{SECTION}-{variant}-{joined(chosen.strip('-'))}-seed{self.plan.seed}"
-        command = ["memjax", "train", *given, "--name", directory, "--workdir", str(self.workdir)]
+        directory = f"{self.name}-{SECTION}-{variant}-{join_words(chosen.strip('-'))}-seed{self.plan.seed}"
+        command = ["memjax", "train", *words, "--name", directory, "--workdir", str(self.workdir)]
         train_command(self.name, row, self.workdir, command)
         run_directory, seed = self.workdir / directory, self.plan.seed
         return record(self.name, f"{row}, {chosen}", seed, run_directory, self.book, command, is_trial=True)
 
     def estimate(self, rows: Sequence[str], wanted: int, most: int) -> str:
-        """Returns a line with the CPU hours that are left, by the trials that are timed. Trains one if none is."""
+        """Returns a line with an estimate of the CPU hours that are left, from the mean time of the timed trials.
+
+        Trains the first missing trial where no trial is timed.
+
+        Args:
+          rows: Names of the rows.
+          wanted: Number of trials of every row.
+          most: Number of trials of every row where grids are widened as far as they may be.
+        """
         missing = [row for row in rows if len(self.find(row)) < wanted]
         timed = [run.cpu_seconds for row in rows for *_, run in self.find(row) if run.cpu_seconds is not None]
         if not timed and missing:

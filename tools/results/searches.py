@@ -1,4 +1,4 @@
-"""How the settings of every row of a table were searched, by the trials in the ledger, and what may be said then.
+"""Reads off the ledger how the settings of the rows of a table were searched, and settles which rows have a verdict.
 
 A trial is a run of the ledger whose recipe is `RECIPE: search` and whose row is `ROW, SETTINGS`. Two rows are compared
 where both had the same number of trials, neither best trial lies at the edge of what was tried, and the runs of both
@@ -19,14 +19,15 @@ from tools.results.ledger import Run, command_of_today
 from tools.results.speed_tables import grid
 
 ALONE = "single task"
-"""Row of tasks that are learned apart"""
+"""Row of a stream in which every task is learned alone"""
 SECTION = "search"
-"""What a search is called in the ledger, after the name of its recipe"""
+"""Name of searches in the ledger, where it follows the name of the recipe"""
 SECTIONS = (SECTION, "learning-rate search")
 """Names of searches in the ledger. Trials of the second one are named by the learning rate alone."""
 SEARCHED = "nats_per_token"
-"""Score that a search makes least. Of a stream it makes the average accuracy most."""
+"""Score that a search minimizes. For a stream that reports accuracy, a search maximizes the average accuracy."""
 LEAST_TRIALS = 2
+"""Smallest number of trials of a row that is searched"""
 UNSEARCHED = (
     "Not searched: no two rows were searched alike, so that what follows describes these runs at these settings, and "
     "says of no method that it is better than, worse than or level with another."
@@ -35,7 +36,7 @@ UNSEARCHED = (
 
 
 class RowSearch(NamedTuple):
-    """How the settings of a row were searched.
+    """The search of the settings of one row: its trials and the best settings.
 
     Attributes:
       trials: Number of trials.
@@ -43,7 +44,6 @@ class RowSearch(NamedTuple):
       best: Settings of the best trial.
       edges: Options whose best value is the smallest or largest that was tried.
       is_used: Whether all recorded runs of the row have the settings of the best trial.
-      cpu_seconds: CPU seconds of the trials that say them.
     """
 
     trials: int
@@ -51,7 +51,6 @@ class RowSearch(NamedTuple):
     best: Settings
     edges: tuple[str, ...]
     is_used: bool
-    cpu_seconds: float
 
     @property
     def problem(self) -> str:
@@ -63,7 +62,8 @@ class RowSearch(NamedTuple):
         return "" if self.is_used else "its runs have other settings than the best trial"
 
 
-NO_SEARCH = RowSearch(0, {}, {}, (), False, 0.0)
+NO_SEARCH = RowSearch(0, {}, {}, (), False)
+"""Search of a row that has no trials"""
 
 
 def find_searches(runs: Iterable[Run], name: str) -> dict[str, RowSearch]:
@@ -85,16 +85,18 @@ def find_searches(runs: Iterable[Run], name: str) -> dict[str, RowSearch]:
     for run in runs:
         if run.recipe == name and run.row in rows:
             recorded.setdefault(rows[run.row], []).append(run)
-    found = {row: find_trials(runs, name, row) for row in recipe.variants}
+    trials_by_row = {row: find_trials(runs, name, row) for row in recipe.variants}
     settings = recipe.search.settings_of if recipe.search else lambda row: ()
     return {
-        row: summarize_search(trials, recorded.get(row, ()), settings(row)) for row, trials in found.items() if trials
+        row: summarize_search(trials, recorded.get(row, ()), settings(row))
+        for row, trials in trials_by_row.items()
+        if trials
     }
 
 
 def describe_earlier_search(runs: Sequence[Run], name: str) -> str:
-    """Returns a sentence about an earlier search of a recipe, where recorded runs have its best settings. '' where none
-    have: today's search has taken its place.
+    """Returns a sentence about an earlier search of a recipe, whose best settings recorded runs still have. '' where no
+    recorded run has them any more, because today's search has replaced them.
     """
     recipe = RECIPES[name]
     if recipe.search is None:
@@ -120,8 +122,13 @@ def describe_earlier_search(runs: Sequence[Run], name: str) -> str:
 def find_trials(
     runs: Iterable[Run], name: str, row: str, *, is_earlier: bool = False
 ) -> list[tuple[Settings, float, Run]]:
-    """Returns settings, loss and run of each trial of a row of a recipe, of the seed of its search, or of other seeds
-    for an earlier search.
+    """Returns settings, loss and run of each trial of a row of a recipe.
+
+    Args:
+      runs: Runs of the ledger.
+      name: Name of the recipe.
+      row: Row of the recipe.
+      is_earlier: Whether to return the trials of an earlier search, which have other seeds than that of the search.
     """
     search, sections = RECIPES[name].search, [f"{name}: {section}" for section in SECTIONS]
     if search is None:
@@ -134,6 +141,26 @@ def find_trials(
     return [(read_settings(label), trial_loss(run, row), run) for label, run in zip(labels, trials, strict=True)]
 
 
+def describe_hours(runs: Sequence[Run], name: str) -> str:
+    """Returns a sentence with the CPU hours of a recipe. '' where no trial has recorded its CPU seconds.
+
+    It says the hours that the search was expected to take by its first trial, and the hours that trials and runs have
+    recorded.
+    """
+    recipe = RECIPES[name]
+    trials = [run for row in recipe.variants for *_, run in find_trials(runs, name, row)]
+    timed, recorded = (
+        [run.cpu_seconds / 3600 for run in group if run.cpu_seconds is not None]
+        for group in (trials, [run for run in runs if run.recipe == name])
+    )
+    if recipe.search is None or not timed:
+        return ""
+    planned = timed[0] * recipe.search.trials * len(recipe.variants)
+    spent = f"{sum(timed):.2f} on {len(timed)} trials"
+    spent += f" and {sum(recorded):.2f} on {len(recorded)} runs" if recorded else ""
+    return f"CPU hours of the search as planned by its first trial: {planned:.2f}. Spent: {spent}."
+
+
 def summarize_search(
     trials: Sequence[tuple[Settings, float, Run]], recorded: Sequence[Run] = (), settings: Sequence[Setting] = ()
 ) -> RowSearch:
@@ -142,20 +169,21 @@ def summarize_search(
     Args:
       trials: Settings, loss and run of each trial.
       recorded: Recorded runs of the row.
-      settings: What is searched, whose limits are no edges.
+      settings: Settings that are searched. A best value at a limit that they name is not at an edge.
     """
     best = min(trials, key=lambda trial: trial[1])[0]
     tried = {option: tuple(sorted({values[option] for values, *_ in trials})) for option in best}
     edges = find_edges([values for values, *_ in trials], best, settings)
     is_used = all(has_settings(run, best) for run in recorded)
-    seconds = sum(run.cpu_seconds or 0.0 for *_, run in trials)
-    return RowSearch(len(trials), tried, best, edges, is_used, seconds)
+    return RowSearch(len(trials), tried, best, edges, is_used)
 
 
 def trial_loss(run: Run, row: str) -> float:
-    """Returns what a search makes least: nats, or the negative accuracy of a stream. Infinite for a run that diverged.
+    """Returns the loss of a trial, which a search minimizes. It is infinite for a run that diverged.
 
-    Of tasks that are learned apart it is the accuracy of each after itself.
+    The loss is in nats per token, for a stream the mean over tasks after the last one. For a stream that reports
+    accuracy it is the negative average accuracy. For the row `ALONE` it is the negative accuracy of each task when it
+    has just been learned, averaged over tasks.
     """
     stream = run.evaluations.get("stream")
     if stream is None:
@@ -191,8 +219,8 @@ def show_settings(settings: Settings) -> str:
 def has_settings(run: Run, settings: Settings) -> bool:
     """Returns whether the command of a run gives these settings."""
     words = command_of_today(run.command, run.config, run.variant).split()
-    given: dict[str, str] = dict(zip(words, words[1:], strict=False))
-    return all(option in given and math.isclose(float(given[option]), value) for option, value in settings.items())
+    values: dict[str, str] = dict(zip(words, words[1:], strict=False))
+    return all(option in values and math.isclose(float(values[option]), value) for option, value in settings.items())
 
 
 def explain_difference(first: RowSearch, second: RowSearch) -> str:
@@ -205,8 +233,10 @@ def explain_difference(first: RowSearch, second: RowSearch) -> str:
 def settle_verdicts(
     compared: Mapping[tuple[str, ...], Comparison], searches: Mapping[str, RowSearch]
 ) -> dict[tuple[str, ...], Comparison]:
-    """Returns the comparisons of a table as they may be read: "not searched" where the two rows were not searched
-    alike, the others after the correction for many.
+    """Returns the comparisons of a table with the verdicts that they may have.
+
+    The verdict is "not searched" where the two rows were not searched alike. The other comparisons are corrected
+    for the number of comparisons, see `correct_for_many`.
 
     Args:
       compared: Row, control and further names -> their comparison.
@@ -221,7 +251,7 @@ def settle_verdicts(
 
 
 def describe_searches(claims: Iterable[tuple[str, ...]], searches: Mapping[str, RowSearch]) -> str:
-    """Returns a table of how each row of some comparisons was searched, or a sentence where none was.
+    """Returns a table of the search of each row of some comparisons, or a sentence where no row was searched.
 
     Args:
       claims: Row, control and further names of each comparison.
@@ -246,8 +276,10 @@ def describe_searches(claims: Iterable[tuple[str, ...]], searches: Mapping[str, 
 
 
 def qualify_findings(recipe: Recipe, searches: Mapping[str, RowSearch]) -> str:
-    """Returns the findings of a recipe after a sentence that says where none of them is a verdict on methods: a recipe
-    no two compared rows of which were searched alike. '' without findings.
+    """Returns the findings of a recipe. '' for a recipe without findings.
+
+    Where no two compared rows were searched alike, `UNSEARCHED` comes first: none of the findings is a verdict on
+    methods.
     """
     pairs = [(row, control) for row, controls in recipe.controls.items() for control in controls]
     search = lambda row: searches.get(row, NO_SEARCH)

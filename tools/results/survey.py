@@ -132,7 +132,7 @@ SYSTEMS = (
         "two rounds over memory and task, k-means",
         "nothing",
         NO_NUMBER,
-        (("lifelong_relations", "EMAR", "lower bound"),),
+        (("lifelong_relations_small", "EMAR", "lower bound"),),
     ),
     System(
         "LAMOL (Sun et al. 2020)",
@@ -208,8 +208,8 @@ OTHERS = {
     "lwf": (("lifelong_mnist", "LwF", "SEQ"),),
     "logit_kd": (("lifelong_mnist", "Logit-KD", "SEQ"), ("lifelong_vectors_2000", "Logit-KD", "SEQ")),
     "mbpa": (("lifelong_vectors_2000", "MbPA", "SEQ"),),
-    "emr": (("lifelong_relations", "EMR", "lower bound"),),
-    "ea_emr": (("lifelong_relations", "EA-EMR", "lower bound"),),
+    "emr": (("lifelong_relations_small", "EMR", "lower bound"),),
+    "ea_emr": (("lifelong_relations_small", "EA-EMR", "lower bound"),),
     "maml_er": (("lifelong_meta", "MAML-ER", "SEQ"),),
 }
 """systems that have a cell and no row of the survey -> as `System.ours`"""

@@ -33,25 +33,29 @@ def _perplexity(known: Known, kind: str, row: str) -> float:
     return math.exp(known.facts(kind, MODEL)["rows"][row]["test"])
 
 
+def _learned(known: Known, memory: str, what: str, control: str = "an empty memory", without: str = "cleared") -> str:
+    return f"{what}: {known.learned(memory, without)} against {control} ({link('learns')})"
+
+
 def _transformer_xl(known: Known) -> str:
     own, none = (_perplexity(known, "spalm", row) for row in ("transformer_xl", "no_memory"))
-    return f"WikiText-2 perplexity, one seed: {own:.1f}, without memory {none:.1f} ({link('knn_lm')})"
+    recall = _learned(known, "Transformer-XL", "recall over segments")
+    return f"{recall}; WikiText-2 perplexity, one seed: {own:.1f}, without memory {none:.1f} ({link('knn_lm')})"
 
 
 def _compressive(known: Known) -> str:
-    found = known.learned("Compressive", "not_compressed")
-    return f"recall of what has left the positions: {found} against empty slots ({link('learns')})"
+    return _learned(known, "Compressive", "recall of what has left the positions", "empty slots", "not_compressed")
 
 
 def _memorizing(known: Known) -> str:
     recipe = "memory_gain_controls"
     found = known.against(recipe, "Memorizing", "cache of 544 tokens", "test bits per byte", 3)
-    return f"Python, bits per byte: {found} against a cache of as many bytes ({link(recipe)})"
+    recall = _learned(known, "Memorizing", "recall beyond its cache")
+    return f"{recall}; Python, bits per byte: {found} against a cache of as many bytes ({link(recipe)})"
 
 
 def _infinity_former(known: Known) -> str:
-    found = known.against("events_signals", "infinity-former", "no signal", "test accuracy")
-    return f"when events were: {found} against no signal ({link('events_signals')})"
+    return _learned(known, "infinity-former", "when events were")
 
 
 def _linear(row: str, contender: str) -> Callable[[Known], str]:
@@ -70,19 +74,14 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
 
 
 def _memory_tokens(known: Known) -> str:
-    learned = known.learned("memory tokens, bottleneck")
     recipe = "multi30k_memory_tokens"
     found = known.against(recipe, "10 memory tokens", "no memory tokens", "test perplexity")
-    return (
-        f"a text through ten tokens: {learned} against empty ones ({link('learns')}); "
-        f"translation: {found} ({link(recipe)})"
-    )
+    learned = _learned(known, "memory tokens, bottleneck", "a text through ten tokens", "empty ones")
+    return f"{learned}; translation: {found} ({link(recipe)})"
 
 
 def _memformer(known: Known) -> str:
-    recipe = "memformer_recall"
-    found = known.against(recipe, "16 slots", "no slots", "accuracy")
-    return f"recall over long noise: {found} against none ({link(recipe)})"
+    return _learned(known, "Memformer", "recall over long noise", "empty slots")
 
 
 def _facts(row: str) -> Callable[[Known], str]:
