@@ -7,7 +7,10 @@ from tests.learns.task import Task, accuracies
 
 
 def recall(compressed_memory_length: int) -> Config:
-    """Values are asked for 24 tokens after the last practice, where the only layer sees 16 that are not compressed."""
+    """Makes the configuration of a small Compressive Transformer that recalls keys and values.
+
+    Values are asked for 24 tokens after the last practice, where the only layer sees 16 that are not compressed.
+    """
     sizes = {"memory_length": 8, "compressed_memory_length": compressed_memory_length, "compression_rate": 2}
     source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=8, filler_length=24)
     evaluation = Evaluation(batch_size=32)
@@ -24,9 +27,10 @@ def recall(compressed_memory_length: int) -> Config:
 
 
 def measure(seed: int, workdir: Path) -> dict[str, float]:
+    """Returns the accuracies of a model with a compressed memory and of its parent without. See `accuracies`."""
     return accuracies(seed, workdir, memory=recall(16), parent=recall(0))
 
 
-# The seeds differ by how far they have come: seed 2 has 0.427 after twice as many steps. With `loss_weight=0`, so that
-# the compression stays as it began, seed 0 has 0.135 instead of 0.509.
+# The seeds differ by how far they have come, from 0.30 to 0.69. After 1,300 steps two of six were below 0.27. There
+# seed 0 had 0.135 instead of 0.509 with `loss_weight=0`, so that the compression stays as it began.
 TASK = Task(measure, "keys and values that only compressed slots still hold")

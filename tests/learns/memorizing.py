@@ -7,7 +7,10 @@ from tests.learns.task import Task, accuracies
 
 
 def recall(memory_length: int) -> Config:
-    """Values are asked for 24 tokens after the last practice, where the only layer sees 16 of them without memory."""
+    """Makes the configuration of a small Memorizing Transformer that recalls keys and values.
+
+    Values are asked for 24 tokens after the last practice, where the only layer sees 16 of them without memory.
+    """
     attention = Memorizing(layers_with_memory=(0,), memory_length=memory_length, num_neighbors=4, cache_length=8)
     source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=8, filler_length=24)
     return Config(
@@ -19,6 +22,7 @@ def recall(memory_length: int) -> Config:
 
 
 def measure(seed: int, workdir: Path) -> dict[str, float]:
+    """Returns the accuracies of a model with a memory and of its parent without. See `accuracies`."""
     return accuracies(seed, workdir, memory=recall(64), parent=recall(0))
 
 

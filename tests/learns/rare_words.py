@@ -1,4 +1,4 @@
-"""Text of rare words, each with the one that always follows it, which a small model does not learn and a store has."""
+"""Texts of rare words, each with a word that always follows it. A small model does not learn them, a store has them."""
 
 from pathlib import Path
 
@@ -10,18 +10,30 @@ WORDS, PAIRS, FILES = 200, 20, 120
 
 
 def write_texts(folder: Path, seed: int, *, different: int = WORDS) -> Path:
-    """200 pairs; every file has `different` ones at most, some of them again."""
+    """Writes files of random pairs of words, of 200 pairs, and returns their folder.
+
+    Args:
+      folder: Folder to make.
+      seed: Seed of the pairs.
+      different: Largest number of different pairs in a file. Pairs are repeated.
+    """
     random = np.random.default_rng(seed)
     partners = random.permutation(WORDS)
     folder.mkdir()
     for number in range(FILES):
-        drawn = random.choice(random.choice(WORDS, different, replace=False), PAIRS)
-        (folder / f"{number:02d}.txt").write_text(" ".join(f"a{word} b{partners[word]}" for word in drawn))
+        words = random.choice(random.choice(WORDS, different, replace=False), PAIRS)
+        (folder / f"{number:02d}.txt").write_text(" ".join(f"a{word} b{partners[word]}" for word in words))
     return folder
 
 
 def rare_words(folder: Path, seed: int, name: str) -> Config:
-    """A model without memory, trained for seconds, so that it knows what kind of word comes next."""
+    """Makes the configuration of a model without memory, trained for seconds, so that it learns the kind of next word.
+
+    Args:
+      folder: Folder of the texts.
+      seed: Seed of the run and of the batches.
+      name: First part of the run's name.
+    """
     source = TextFiles(path=str(folder), validation_percent=20, test_percent=20)
     places = {"cache_dir": str(folder.parent / "cache")}
     config = Config(

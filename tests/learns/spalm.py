@@ -1,4 +1,4 @@
-"""SPALM learns to read the next token off neighbours that have it, among others that do not fit."""
+"""SPALM learns to take the next token from neighbours that contain it, among others that do not fit."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,10 @@ NUM_NEIGHBORS = 4
 
 
 def answers(output: Softmax | Spalm) -> Config:
-    """Values that nothing in their segment tells: the bindings stand in the segment before, and there is no memory."""
+    """Makes the configuration of a small model without memory that recalls keys and values.
+
+    Nothing in a segment tells the values, because their keys were bound to them in the segment before.
+    """
     source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=8, filler_length=8, num_documents=512)
     attention = TransformerXL(memory_length=0, norm="pre")
     return Config(
@@ -39,8 +42,11 @@ def answers(output: Softmax | Spalm) -> Config:
 
 
 def measure(seed: int, workdir: Path) -> dict[str, float]:
-    """Accuracy on held-out answers: with neighbours `kept`, `off`, or `shuffled` between documents; of the `parent`."""
-    found = {}
+    """Returns accuracies on held-out answers.
+
+    The neighbours are `kept`, `off`, or `shuffled` between documents. The `parent` reads no neighbours.
+    """
+    accuracies = {}
     spalm = Spalm(softmax=Softmax(), num_neighbors=NUM_NEIGHBORS)
     for name, config in {"memory": answers(spalm), "parent": answers(Softmax())}.items():
         config = dataclasses.replace(config, name=f"{name}_{seed}", workdir=str(workdir))
@@ -55,16 +61,16 @@ def measure(seed: int, workdir: Path) -> dict[str, float]:
                 write_neighbors(config.data.neighbors_dir, split, values[split], part)
         loaded = load_run(train(config, on_event=lambda event: None).path)
         near = values["validation"]
-        given = {
+        neighbors_by_state = {
             "kept": near,
             "off": near * 0 - 1,
             "shuffled": np.roll(near, splits["validation"].num_tokens(0), axis=0),
         }
-        for what, read in (given if name == "memory" else {"parent": near}).items():
-            documents = AnnotatedDocuments(splits["validation"], {NEIGHBORS: read})
+        for state, neighbors in (neighbors_by_state if name == "memory" else {"parent": near}).items():
+            documents = AnnotatedDocuments(splits["validation"], {NEIGHBORS: neighbors})
             result = loaded.experiment.evaluator(documents=documents)(loaded.variables)
-            found[what] = result.subsets["is_answer"].accuracy
-    return found
+            accuracies[state] = result.subsets["is_answer"].accuracy
+    return accuracies
 
 
 TASK = Task(measure, "the target among four neighbours, some of them other values")

@@ -1,8 +1,9 @@
 """*Learns*: a model learns to use its memory, on a task that nothing but that memory can solve.
 
-A task trains a small model with its memory and its parent without, scores documents that neither has seen, and then
-takes the memory away from the trained model: every segment finds it cleared, or finds that of another row. What six
-seeds have measured is in the ledger of results (`python -m tools.measurements.learns`), and bounds are made from it.
+A task trains a small model with its memory, and a parent without. It scores documents that neither has seen. Then it
+takes the memory away from the trained model: every segment gets a cleared memory, or the memory of another row. The
+ledger of results has the measurements of six seeds (`python -m tools.measurements.learns`), and bounds are computed
+from them.
 """
 
 import dataclasses
@@ -15,25 +16,25 @@ from memjax.training import load_run, train
 from memjax.training.progress import Event
 
 SEEDS = (0, 1, 2)
-"""Seeds that the slow tests train again"""
+"""Seeds that the slow tests train again."""
 MEASURED_SEEDS = (*SEEDS, 3, 4, 5)
-"""Seeds of the measurement: fewer than six would be too few for a verdict"""
+"""Seeds of the measurement. Fewer than six would be too few for a verdict."""
 STATES = ("kept", "cleared", "shuffled")
 KEPT, ALONE = "kept", "alone"
 LEAST_DEVIATION = 0.01
-"""of a number over seeds: answers are a thousand or so, and processors round differently"""
+"""Smallest standard deviation over seeds in the bounds: answers are about a thousand, and processors round differently."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a memory is needed for.
+    """A task that needs a memory.
 
     Attributes:
-      measure: `measure(seed, workdir)` trains and gives what is measured by name: `kept` with the memory, everything
-        else without it or with less of it, but for `alone`, which is told and not compared.
-      about: what has to be remembered, in a line.
-      unit: of the numbers.
-      chance: what knowing nothing of it gives.
+      measure: `measure(seed, workdir)` trains, and returns the measured numbers by name. `kept` is with the memory, and
+        all others are without it or with less of it. `alone` is reported and not compared.
+      about: Description of the texts that have to be remembered, in a line.
+      unit: Unit of the numbers.
+      chance: Number that a model without any knowledge of these texts reaches.
     """
 
     measure: Callable[[int, Path], dict[str, float]]
@@ -43,10 +44,13 @@ class Task:
 
 
 def bounds(measured: Sequence[Mapping[str, float]]) -> tuple[float, dict[str, float]]:
-    """The least that `kept` has to be, and the most of everything else, from what the seeds have measured.
+    """Computes the lower bound of `kept`, and the upper bounds of all other numbers, from the measurements of seeds.
 
-    They are two deviations from the means. Where the seeds of `kept` lie so far apart that this would be no more than
-    nothing, its bound is that of the others and two deviations more.
+    The bounds are two standard deviations from the means. The bound of `kept` is also at least two smallest deviations
+    (`LEAST_DEVIATION`) over the largest of the others, for seeds that lie far apart.
+
+    Args:
+      measured: Measured numbers by name, for each seed.
 
     Example:
       >>> least, most = bounds([{"kept": 0.9, "cleared": 0.1}, {"kept": 1.0, "cleared": 0.12}])
@@ -56,7 +60,7 @@ def bounds(measured: Sequence[Mapping[str, float]]) -> tuple[float, dict[str, fl
     spread = {
         name: (statistics.fmean(values), 2 * max(statistics.stdev(values), LEAST_DEVIATION))
         for name in measured[0]
-        if (values := [one[name] for one in measured]) and name != ALONE
+        if (values := [results[name] for results in measured]) and name != ALONE
     }
     most = {name: mean + width for name, (mean, width) in spread.items() if name != KEPT}
     mean, width = spread[KEPT]
@@ -66,33 +70,38 @@ def bounds(measured: Sequence[Mapping[str, float]]) -> tuple[float, dict[str, fl
 def accuracies(
     seed: int, workdir: Path, *, memory: Config, parent: Config, subset: str = "is_answer"
 ) -> dict[str, float]:
-    """Accuracy on held-out documents: `kept`, `cleared`, `shuffled`, `parent`, and of every named evaluation.
+    """Trains two models, and returns accuracies on held-out documents.
+
+    The model with the memory has `kept`, `cleared` and `shuffled`, and one accuracy for each of its named evaluations.
+    The model without the memory has `parent`.
 
     Args:
-      seed: of parameters and documents.
-      workdir: of the two runs.
-      memory: with it; its named evaluations are measured too.
-      parent: the same without it.
-      subset: of the targets, '' = all.
+      seed: Seed of parameters and documents.
+      workdir: Parent folder of the two runs.
+      memory: Configuration of the model with the memory.
+      parent: Configuration of an equal model without the memory.
+      subset: Name of the targets that are scored. '' = all.
     """
-    found = {}
+    results = {}
     for name, config in {"memory": memory, "parent": parent}.items():
-        loaded = load_run(trained(config, f"{name}_{seed}", seed, workdir))
-        asked = {"parent": loaded.experiment.config.evaluation}
+        loaded = load_run(train_run(config, f"{name}_{seed}", seed, workdir))
+        evaluations = {"parent": loaded.experiment.config.evaluation}
         if name == "memory":
-            own = loaded.experiment.config
-            asked = {state: dataclasses.replace(own.evaluation, memory_intervention=state) for state in STATES}
-            asked |= {evaluation.name: evaluation for evaluation in own.evaluations}
-        for what, evaluation in asked.items():
+            trained_config = loaded.experiment.config
+            evaluations = {
+                state: dataclasses.replace(trained_config.evaluation, memory_intervention=state) for state in STATES
+            }
+            evaluations |= {evaluation.name: evaluation for evaluation in trained_config.evaluations}
+        for evaluation_name, evaluation in evaluations.items():
             result = loaded.experiment.evaluate(
                 loaded.variables, dataclasses.replace(evaluation, compute_accuracy=True)
             )
-            found[what] = (result.subsets[subset] if subset else result).accuracy
-    return found
+            results[evaluation_name] = (result.subsets[subset] if subset else result).accuracy
+    return results
 
 
-def trained(config: Config, name: str, seed: int, workdir: Path) -> Path:
-    """The directory of a run that evaluates and saves at its end only."""
+def train_run(config: Config, name: str, seed: int, workdir: Path) -> Path:
+    """Trains a run that evaluates and saves at its end only, and returns its directory."""
     config = dataclasses.replace(config, name=name, workdir=str(workdir))
     config.training.seed = config.data.seed = seed
     config.training.evaluate_every, config.training.log_every = 0, config.training.steps
@@ -101,4 +110,4 @@ def trained(config: Config, name: str, seed: int, workdir: Path) -> Path:
 
 
 def _nothing(event: Event) -> None:
-    """Shows no progress."""
+    """Ignores an event, so that training shows no progress."""

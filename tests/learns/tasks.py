@@ -1,4 +1,4 @@
-"""Every memory, and the task that shows that a model learns to use it; a new memory is one more entry."""
+"""Every memory, with the task that shows that a model learns to use it. A new memory is one more entry."""
 
 from tests.learns import (
     compressive,

@@ -1,4 +1,4 @@
-"""Transformer-XL learns to find what segments before have said."""
+"""Transformer-XL learns to find keys and values of earlier segments."""
 
 from pathlib import Path
 
@@ -7,7 +7,10 @@ from tests.learns.task import Task, accuracies
 
 
 def recall(memory_length: int) -> Config:
-    """Keys and values stand three segments or more before the question, and half of the practice crosses a border."""
+    """Makes the configuration of a small Transformer-XL that recalls keys and values.
+
+    They stand three segments or more before the question, and half of the practice crosses a border of segments.
+    """
     attention = TransformerXL(memory_length=memory_length, norm="pre")
     source = KeyValueRecall(num_pairs=4, num_keys=4, num_values=8, filler_length=24)
     return Config(
@@ -19,6 +22,7 @@ def recall(memory_length: int) -> Config:
 
 
 def measure(seed: int, workdir: Path) -> dict[str, float]:
+    """Returns the accuracies of a model with a memory and of its parent without. See `accuracies`."""
     return accuracies(seed, workdir, memory=recall(48), parent=recall(0))
 
 

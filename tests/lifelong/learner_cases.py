@@ -1,6 +1,6 @@
 """One `Case` for each method of lifelong learning, on a stream of three small tasks, and a loop without a directory.
 
-A new method is one more case; `learner_laws_test.py` holds every case against every law.
+A new method is one more case. `learner_laws_test.py` checks every case against every law.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ from memjax.training.stages import PhaseContext, phase_key
 from memjax.training.update_functions import make_objective
 
 ROWS, SIZE, TASKS, DIM, CAPACITY = 4, 10, 3, 6, 12
-"""rows of a batch, examples of a task (the last batch is partial), tasks, width, rows of a memory"""
+"""Rows of a batch, examples of a task (the last batch is partial), tasks, width of an example, rows of a memory."""
 MEMORY = EpisodicMemory(capacity=CAPACITY)
 ALL = EpisodicMemory(write_policy="all", capacity=40)
 EPISODE: dict[str, Any] = {
@@ -71,7 +71,7 @@ EPISODE: dict[str, Any] = {
     "inner_steps": 1,
     "inner_learning_rate": 0.1,
 }
-"""of OML-ER and its kin: every second episode replays"""
+"""Settings of OML-ER and related methods. Every second episode replays."""
 NEAR: dict[str, Any] = {
     "memory": ALL,
     "replay_interval": 8,
@@ -84,15 +84,15 @@ NEAR |= {"adaptation_steps": 2, "adaptation_learning_rate": 0.1}
 
 RANKED: dict[str, Any] = {"similarity": "cosine", "margin": 0.5}
 HEADS: dict[type, dict[str, Any]] = {EMAR: {"similarity": "dot"}, EMR: RANKED, EAEMR: RANKED}
-"""of methods that compare by similarity"""
+"""Fields of the task for methods that compare by similarity, by class of the method."""
 
 
 class Case(NamedTuple):
-    """A method under the laws.
+    """A method that the laws check.
 
     Attributes:
-      name: of the case.
-      method: its settings.
+      name: Name of the case.
+      method: Settings of the method.
     """
 
     name: str
@@ -215,8 +215,15 @@ CASE = {case.name: case for case in CASES}
 
 
 def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any) -> Config:
-    """A stream of clouds of points: two new classes in every task, one head; of LAMOL, and where a model becomes wider,
-    one of letters to be changed.
+    """Makes the configuration of a stream of clouds of points, with two new classes in every task and one head.
+
+    LAMOL, and methods whose model becomes wider, get a stream of letters to be changed. See `texts_of`.
+
+    Args:
+      method: Settings of the method.
+      tasks: Number of tasks.
+      epochs: Number of passes over a task.
+      **fields: Further fields of `Lifelong`. `training` is a dict of fields of `Training`.
     """
     if isinstance(method, LAMOL) or getattr(method, "dim_per_task", ()):
         return texts_of(method, tasks=tasks, epochs=epochs, **fields)
@@ -245,7 +252,7 @@ def config_of(method: Any, *, tasks: int = TASKS, epochs: int = 1, **fields: Any
 
 
 def texts_of(method: Any, *, tasks: int, epochs: int, **fields: Any) -> Config:
-    """A stream of letters that are to be copied, reversed, and sorted."""
+    """Makes the configuration of a stream of letters to be copied, reversed and sorted. See `config_of`."""
     toys = [ToyInstructions(change=change, num_examples=SIZE) for change in CHANGES[:tasks]]
     schedule = Schedule(learning_rate=1e-2, warmup_steps=0, decay="constant")
     return Config(
@@ -273,7 +280,18 @@ def texts_of(method: Any, *, tasks: int, epochs: int, **fields: Any) -> Config:
 
 @dataclasses.dataclass
 class Played:
-    """What a stream has left: the learner, its state, every update, and how often each generation traced each kind."""
+    """A stream that has been played: the learner, its state and all updates.
+
+    Attributes:
+      learner: Learner of the last generation.
+      places: The learner, compiled.
+      state: State after the last stage.
+      updates: Kind and batch of every update.
+      sums: Sums that each update returned.
+      traced: Number of traces of each kind of update, for each generation of the learner.
+      lineage: Growth steps of the model.
+      begun: State before the updates of each stage.
+    """
 
     learner: Any
     places: CompiledLearner
@@ -282,7 +300,7 @@ class Played:
     sums: list[dict[str, Any]]
     traced: list[Counter]
     lineage: Any = ()
-    begun: Any = ()  # the state before the updates of each stage
+    begun: Any = ()
 
 
 def play(
@@ -294,15 +312,15 @@ def play(
     layout: Any = None,
     float64: bool = False,
 ) -> Played:
-    """Runs a stream as the loop does, without a directory.
+    """Runs a stream as the training loop does, without a directory.
 
     Args:
-      config: of a stream.
-      change: of every batch, before the learner has it.
-      stages: how many of them; None = all.
-      start: of the parameters, instead of fresh ones.
-      layout: of arrays on several devices, which is active.
-      float64: parameters, and all that is computed of them, in this precision (where JAX has it switched on).
+      config: Configuration of a stream.
+      change: Function that changes every batch before the learner reads it.
+      stages: Number of stages to run. None = all.
+      start: Variables to start from. None for fresh ones.
+      layout: Shardings of arrays over several devices, whose mesh is active. None on a single device.
+      float64: Whether to compute in float64, parameters included. JAX must have it switched on.
     """
     experiment, cast = make_experiment(config), lambda leaf: leaf
     if float64:
@@ -314,14 +332,14 @@ def play(
         plain, traced = make_learner(lineage), Counter()
         learner = plain._replace(make_variables=lambda: jax.tree.map(cast, plain.make_variables()))
 
-        def counted(kind: str) -> Any:
+        def count_traces(kind: str) -> Any:
             def update(state: Any, batch: Any) -> Any:
                 traced[kind] += 1
                 return learner.updates[kind](state, batch)
 
             return update
 
-        updates = {kind: counted(kind) for kind in learner.updates}
+        updates = {kind: count_traces(kind) for kind in learner.updates}
         return learner, CompiledLearner(layout, learner._replace(updates=updates)), traced
 
     learner, places, traced = generation(())
@@ -332,7 +350,7 @@ def play(
         def data(stage: Any = stage) -> Any:
             return map(played.places.put_update, stage.open_stream(played.state, None))
 
-        # What is copied of what is that of a run.
+        # A run has the same keys, and so the same copies in growth.
         seed = config.training.seed
         key = phase_key(seed, number, "before") if grows else jax.random.fold_in(jax.random.key(0), number)
         context = PhaseContext(key, data, played.lineage, lambda: None, lambda line: None, layout)
@@ -343,9 +361,9 @@ def play(
         played.state = places.adopt_state(begun.state, grown=grown)
         played.begun = (*played.begun, jax.tree.map(jnp.copy, played.state))
         for kind, batch in stage.open_stream(played.state, None):
-            given = None if batch is None else change(batch)
-            played.updates.append((kind, given))
-            played.state, sums = places.update_inlined(played.state, places.put_update((kind, given)))
+            changed = None if batch is None else change(batch)
+            played.updates.append((kind, changed))
+            played.state, sums = places.update_inlined(played.state, places.put_update((kind, changed)))
             played.sums.append(sums)
         context = context._replace(lineage=played.lineage)
         played.state = places.adopt_state(stage.after(played.state, context).state, grown=False)
@@ -353,29 +371,29 @@ def play(
 
 
 def as_float64(model: Any) -> Any:
-    """A perceptron that computes in float64."""
+    """Returns a perceptron that computes in float64."""
     gate = model.gate and model.gate.clone(dtype=jnp.float64)
     return model.clone(dtype=jnp.float64, head=model.head.clone(dtype=jnp.float64), gate=gate)
 
 
 def flat(tree: Any) -> np.ndarray:
-    """All numbers of a tree, one after the other."""
+    """Returns all numbers of a tree in one float64 array, one leaf after the other."""
     return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
 
 
 def arrays(tree: Any) -> list[np.ndarray]:
-    """The leaves; keys as their numbers."""
+    """Returns the leaves of a tree as arrays. Random keys become their numbers."""
     is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return [np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf) for leaf in jax.tree.leaves(tree)]
 
 
-def assert_equal(one: Any, other: Any) -> None:
-    """Bit for bit."""
-    for a, b in zip(arrays(one), arrays(other), strict=True):
+def assert_equal(first: Any, second: Any) -> None:
+    """Asserts that two trees have equal numbers, bit for bit."""
+    for a, b in zip(arrays(first), arrays(second), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def memory_of(played: Played) -> Any:
-    """The episodic memory that a stream has left, or None."""
-    kept = played.state.method.get(EPISODES)
-    return played.learner.host_arrays.arrays.__self__ if isinstance(kept, HostExchange) else kept
+    """Returns the episodic memory at the end of a stream, or None if the method has none."""
+    memory = played.state.method.get(EPISODES)
+    return played.learner.host_arrays.arrays.__self__ if isinstance(memory, HostExchange) else memory

@@ -1,4 +1,4 @@
-"""Recipes: which runs make a table of results, and at which settings."""
+"""All recipes by name: the runs behind each table of results, and their settings."""
 
 from tools.recipes import encoders, growth, instructions, meta, relations, streams, synthetic, tasks, text
 from tools.recipes.recipe import Recipe
@@ -10,6 +10,8 @@ RECIPES |= encoders.RECIPES | relations.RECIPES | growth.RECIPES | instructions.
 
 
 def page_of(name: str) -> str:
-    """The page of a recipe: that of its configuration, unless it names another. A name of no recipe is its own page."""
+    """Returns the page of a recipe: that of its configuration, unless it names another. Names of no recipe are returned
+    unchanged.
+    """
     recipe = RECIPES.get(name)
     return recipe.page or recipe.config if recipe else name

@@ -1,4 +1,4 @@
-"""Five text tasks with an encoder that is trained, searched, over six orders."""
+"""Recipes of the five text tasks with a trained encoder, searched, over six orders."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ from tools.recipes.search import RATE, Search, Setting
 from tools.recipes.streams import EVERY_UPDATE, ROW_NUMBERS, SIX_ORDERS, VALIDATED, order_of, search_with
 
 PASSES = 6
-"""Passes after which episodes have made as many outer updates as plain training makes in one: an episode reads six
-batches"""
+"""Number of passes after which episodes have made as many outer updates as plain training makes in one, since an
+episode reads six batches"""
 _KEPT = "--lifelong.method.memory.capacity 2500"
 """Argument with which all texts of five tasks of 500 are stored"""
 _PASSES = (
@@ -78,17 +78,17 @@ def _arguments(texts: int = 0) -> str:
 
 
 def _texts(number: int) -> str:
-    """Returns the argument of so many texts a task."""
+    """Returns the argument that limits every task to a number of texts."""
     return f"--lifelong.max-examples-per-task{f' {number}' * len(MBPA_ORDERS[0])}"
 
 
 def _variants(prefix: str, rows: Iterable[str] = tuple(_METHODS), further: str = "") -> dict[str, str]:
-    """Returns the variants of rows, with their further arguments."""
+    """Returns the variant of each row, with further arguments. `prefix` is the beginning of the names of variants."""
     return {row: f"{f'{prefix}_{_METHODS[row]}'.rstrip('_')} {further}".rstrip() for row in rows}
 
 
 def _variants_of_size(texts: int) -> dict[str, str]:
-    """Returns the rows of the curve with so many texts a task, and a memory for all of them."""
+    """Returns the variants of the curve's rows with `texts` texts a task, and a memory for all of them."""
     variants = _variants("last_two", _CURVE, _texts(texts))
     return {
         f"{row}, {texts:,} texts": variant.replace(_KEPT, _KEPT.replace("2500", str(len(MBPA_ORDERS[0]) * texts)))
@@ -97,10 +97,10 @@ def _variants_of_size(texts: int) -> dict[str, str]:
 
 
 def _rows_by_size(row: str) -> dict[str, str]:
-    """Returns where the runs of a row with so many texts a task are."""
-    found = {texts: f"lifelong_last_two_sizes/{row}, {texts:,} texts" for texts in SIZES}
-    found[500] = f"lifelong_last_two/{row}"
-    return {f"{texts:,}": found[texts] for texts in sorted(found)}
+    """Returns the runs of a row by size: number of texts a task -> `RECIPE/ROW`."""
+    sources = {texts: f"lifelong_last_two_sizes/{row}, {texts:,} texts" for texts in SIZES}
+    sources[500] = f"lifelong_last_two/{row}"
+    return {f"{texts:,}": sources[texts] for texts in sorted(sources)}
 
 
 _STATES = "--data.encoder-states-dir $MEMJAX_STATES"

@@ -34,7 +34,8 @@ TASKS = {
     "AG News": ("news", 1, 0, "ag-news"),
     "SST-2": ("reviews", 2, 1, "cl-benchmark"),
 }
-"""task -> its domain, which is the variant, the place of that, of another one, folder"""
+"""Task -> its domain, which is also its variant, the number of this domain, the number of another domain, and the
+folder of its files"""
 _PROMPTED = {
     f"{task}, {said}": f"{variant} --data.source.path $MEMJAX_INSTRUCTIONS/{folder} --task.prompt-task-index {domain}"
     for task, (variant, right, wrong, folder) in TASKS.items()

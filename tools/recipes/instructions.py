@@ -1,4 +1,4 @@
-"""Recipes of tasks as text: LAMOL beside what it is measured against, in one order and three seeds."""
+"""Recipes of tasks as text: LAMOL and its controls, in one order and three seeds."""
 
 from tools.recipes.recipe import Recipe
 from tools.recipes.search import RATE, Search, Setting
@@ -67,6 +67,7 @@ _TEXT_SEARCH = Search(
 
 
 def _controls(rows: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """Returns fine-tuning as the control of all rows but fine-tuning itself and tasks that are learned alone."""
     return {row: ("fine-tuning",) for row in rows if row not in ("fine-tuning", "single task")}
 
 

@@ -1,4 +1,4 @@
-"""Learning how to adapt, beside what it is measured against, over orders and seeds."""
+"""Recipes of methods that learn how to adapt, with their controls, over orders and seeds."""
 
 from memjax.lifelong.orders import MBPA_ORDERS
 from tools.recipes.recipe import Recipe
@@ -15,7 +15,7 @@ from tools.recipes.streams import (
 
 INNER, ADAPTED = "--lifelong.method.inner-learning-rate", "--lifelong.method.adaptation-learning-rate"
 _SIX_ORDERS = ORDERS | {f"order {number}": order_of(MBPA_ORDERS[number - 4][::-1]) for number in (5, 6)}
-"""Order 1 reversed is that of the search."""
+"""Orders of the runs of `lifelong_meta`. Its search has another one, order 1 reversed"""
 BATCH, PAGE = "--data.batch-size 4", "lifelong_meta"
 _METHODS = {
     "single task": "single_task",
@@ -72,15 +72,16 @@ FOUND = {
     "online EWC": "--training.schedule.learning-rate 0.001 --lifelong.method.penalty-weight 100",
     "multi-task": "--training.schedule.learning-rate 0.001",
 }
-"""best trials of the earlier search of `lifelong_meta`, for recipes that change one thing; a test holds them to it"""
+"""Row -> settings of its best trial in the earlier search of `lifelong_meta`, for recipes that change one thing. A test
+compares them with the ledger"""
 _OML, _META = (f"{_METHODS[row]} {BATCH} {FOUND[row]}" for row in ("OML-ER", "Meta-MbPA"))
 PASSES = 15
 _PLAIN = ("SEQ", "multi-task", "online EWC", "Meta-MbPA")
-"""rows without a memory of all texts"""
+"""Rows without a memory of all texts"""
 _ONE_OF_ALL = (
     f"--lifelong.method.memory.write-policy random --lifelong.method.memory.write-probability {1 / PASSES:.6f}"
 )
-"""what is kept of many passes: about as many texts as there are"""
+"""Arguments with which about as many texts are stored in many passes as there are"""
 
 _KEPT = "--lifelong.method.memory.write-policy random --lifelong.method.memory.write-probability"
 _HUNDRED = "--lifelong.method.memory.capacity 100 --lifelong.method.memory.write-policy"
@@ -142,8 +143,8 @@ RECIPES = {
             "OML-ER, second order": f"{_OML} --lifelong.method.no-first-order",
             **{f"OML-ER, {share:.0%} kept": f"{_OML} {_KEPT} {share:g}" for share in (0.05, 0.01)},
             **{
-                f"{name}, {policy}{words}": f"{_META} {kept} {learned} {answers}".rstrip()
-                for policy, kept in _SELECTIONS.items()
+                f"{name}, {policy}{words}": f"{_META} {memory} {learned} {answers}".rstrip()
+                for policy, memory in _SELECTIONS.items()
                 for name, learned in (("Meta-MbPA", ""), ("MbPA++", "--lifelong.method.no-meta-train"))
                 for words, answers in (("", ""), (", not adapted", "--lifelong.method.adaptation-steps 0"))
             },
@@ -176,8 +177,8 @@ RECIPES = {
         ),
         config="lifelong_text",
         variants={
-            row: f"{_METHODS[row]} {BATCH} {found} {'' if row in _PLAIN else _ONE_OF_ALL}".rstrip()
-            for row, found in FOUND.items()
+            row: f"{_METHODS[row]} {BATCH} {settings} {'' if row in _PLAIN else _ONE_OF_ALL}".rstrip()
+            for row, settings in FOUND.items()
         },
         steps=0,
         texts="five_2000",
@@ -186,7 +187,9 @@ RECIPES = {
         seeds=(0, 1, 2),
         arguments=f"--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000 --lifelong.epochs {PASSES}",
         controls={
-            row: tuple(one for one in before if one in FOUND) for row, before in _CONTROLS.items() if row in FOUND
+            row: tuple(control for control in controls if control in FOUND)
+            for row, controls in _CONTROLS.items()
+            if row in FOUND
         },
     ),
 }

@@ -1,4 +1,4 @@
-"""What a recipe is, and what several families of them say alike."""
+"""The class of recipes, and arguments that several families of recipes share."""
 
 from __future__ import annotations
 
@@ -9,40 +9,43 @@ from tools.recipes.search import Search
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Contenders that differ in one thing, each at its own best learning rate.
+    """A comparison of contenders that differ in one thing, each at its own best learning rate.
 
     Attributes:
-      description: what is compared, for the table.
-      config: configuration of all contenders.
-      variants: row of the table -> variant of the configuration, and further arguments of its runs where there are
-        any: `'spalm --model.output.num-neighbors 2'`; `$NAME` is an environment variable with a path, `@RECIPE/ROW`
-        (`_` for spaces) the directory of another run, which is trained first. They come after `arguments`, which they
-        override.
-      steps: updates of a recorded run; 0 = as the configuration says.
-      learning_rate: learning rate of all runs where it is not searched, 0 = that of the configuration.
-      search: how the settings of every row are searched, None = they are not.
-      settings_from: row -> `RECIPE/ROW`, whose search has found the settings of its runs, for a recipe without a
+      description: Description of what is compared, for the page.
+      config: Configuration of all contenders.
+      variants: Row of the table -> variant of the configuration, with further arguments of its runs where there are
+        any, such as `'spalm --model.output.num-neighbors 2'`. `$NAME` is an environment variable with a path.
+        `@RECIPE/ROW` (`_` for spaces) is the directory of another run, which is trained first. These arguments come
+        after `arguments`, which they override.
+      steps: Number of updates of a recorded run. 0 for that of the configuration.
+      learning_rate: Learning rate of all runs where it is not searched. 0 for that of the configuration.
+      search: Search of the settings of every row. None where they are not searched.
+      settings_from: Row -> `RECIPE/ROW`, whose search has found the settings of its runs, for a recipe without a
         search.
-      texts: of streams, name of the measurement of their texts (`tools.measurements.vectors`): tasks that are hardly
-        above their largest class where they are learned alone are marked, and left out of every mean.
-      page: of its tables, '' = the page of its configuration.
-      orders: name -> further arguments, for streams of tasks: each seed of a row is run in every order, `ROW, ORDER`.
-      seeds: recorded runs of each contender.
-      arguments: further arguments of all runs.
-      data_path: environment variable with the path of the data, '' = none is needed.
-      evaluations: what is read off each finished run -> arguments of `memjax eval`; none = bits per byte of the
-        evaluation at the end of training.
-      own_evaluations: row -> further ones of its runs alone.
-      usage: whether `memjax usage` is read off each finished run too.
-      measures: what of an evaluation a table shows; none = accuracy, else perplexity or bits per byte.
-      final: what the evaluation at the end of training is called beside others, '' = it is not shown beside them.
-      curve: measure of the evaluations on the way that has a table, '' = none.
-      rows_by_size: method -> size -> `RECIPE/ROW`, whose average over orders a table of methods by sizes shows.
-      controls: row -> the rows that it is compared with, seed by seed: everything but the memory.
-      candidates_grow: whether a test compares more classes after every task, so that scores fall without forgetting
+      texts: Name of the measurement of a stream's texts (`tools.measurements.vectors`). Tasks that are hardly above
+        their largest class where they are learned alone are marked, and left out of every mean. '' to keep all tasks.
+      page: Page of its tables. '' for the page of its configuration.
+      orders: Name of an order of tasks -> further arguments. Each seed of a row is run in every order, as `ROW, ORDER`.
+        Empty for a recipe that is no stream of tasks.
+      seeds: Seeds of the recorded runs of each contender.
+      arguments: Further arguments of all runs.
+      data_path: Environment variable with the path of the data. '' where none is needed.
+      evaluations: Label -> arguments of `memjax eval`, for each evaluation of a finished run. Empty for bits per byte
+        of the evaluation at the end of training.
+      own_evaluations: Row -> label -> arguments of `memjax eval`, for evaluations of the runs of this row alone.
+      usage: Whether to read `memjax usage` off each finished run too.
+      measures: Measures of an evaluation that a table shows. Empty for accuracy, else perplexity or bits per byte.
+      final: Label of the evaluation at the end of training in a table with other evaluations. '' to leave it out of
+        such a table.
+      curve: Measure of the evaluations during training that has a table. '' for none.
+      rows_by_size: Method -> size -> `RECIPE/ROW`, whose average over orders a table of methods by sizes shows.
+      controls: Row -> its controls, the rows that it is compared with seed by seed. A control has everything but the
+        memory, or is another method.
+      candidates_grow: Whether a test compares more classes after every task, so that scores fall without forgetting
         and no table has a column for it.
-      findings: what the numbers say, in words that describe. A comparison in braces, `{ROW | CONTROL}`, or with the
-        number where the recipe is no stream, stands for its difference, units and verdict.
+      findings: Description of what the numbers say, for the page. A comparison in braces, `{ROW | CONTROL}` or, where
+        the recipe is no stream, `{ROW | CONTROL | NUMBER}`, stands for its difference, units and verdict.
     """
 
     description: str
@@ -70,18 +73,22 @@ class Recipe:
     findings: str = ""
 
     def contenders(self) -> dict[str, tuple[str, str]]:
-        """Row of a run in the ledger -> the row and the order ('' of no stream)."""
+        """Returns row and order of each contender: row of its runs in the ledger -> row of the recipe, and the name of
+        the order, '' for a recipe that is no stream of tasks.
+        """
         if not self.orders:
             return {row: (row, "") for row in self.variants}
         return {f"{row}, {order}": (row, order) for row in self.variants for order in self.orders}
 
 
 def signal(num_basis: int, num_samples: int = 128) -> str:
+    """Returns the arguments that set the sizes of infinity-former's signal."""
     return f"--model.attention.num-basis {num_basis} --model.attention.num-samples {num_samples}"
 
 
 SIGNAL_BEFORE = "--model.attention.density-init published --model.attention.kl-over-layers mean"
+"""Arguments that recorded runs of infinity-former were trained with. Other values are the defaults today"""
 TOKENS_BEFORE = "--model.memory-tokens.init-stddev 0.02"
-"""what recorded runs were trained with where the default is another one today"""
+"""Arguments that recorded runs were trained with. Other values are the defaults today"""
 HIGHER_RATE = "--training.schedule.learning-rate 0.006"
 BOTH_SPLITS = {split: f"--evaluation.split {split}" for split in ("validation", "test")}

@@ -17,16 +17,16 @@ ROWS = {
 
 
 def _orders(num_tasks: int, number: int) -> dict[str, str]:
-    """The first orders of so many tasks."""
+    """Returns the first `number` orders of a stream of tasks: name -> argument."""
     orders = enumerate(task_orders(num_tasks, number), 1)
-    return {f"order {one}": f"--lifelong.task-order {' '.join(map(str, order))}" for one, order in orders}
+    return {f"order {place}": f"--lifelong.task-order {' '.join(map(str, order))}" for place, order in orders}
 
 
 ORDERS = _orders(10, 5)
 PAIR_ORDERS = ORDERS | {"order 7": _orders(10, 7)["order 7"]}
-"""Order 6 is that of the search."""
+"""Orders of `lifelong_relation_pairs`. Its search has another one, order 6"""
 UNREPORTED = f"{_orders(10, 6)['order 6']} --evaluation.split validation"
-"""Order and split of the trials of a search"""
+"""Arguments with the order and split of the trials of the search of `lifelong_relation_pairs`"""
 RECIPES = {
     "lifelong_relations_small": Recipe(
         description=(

@@ -1,4 +1,4 @@
-"""How the settings of the rows of a recipe are searched, and which trial comes next."""
+"""Searches of the settings of a recipe's rows, and the choice of the next trial."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Search:
     """The search of a recipe: every row has the same number of trials, on a stream that no table reports.
 
     Attributes:
-      settings: Row -> what is searched: the learning rate first, then the one or two settings that the paper names. ''
-        stands for all other rows.
+      settings: Row -> settings that are searched: the learning rate first, then the one or two that the paper names.
+        The row '' stands for all other rows.
       trials: Number of trials of every row. All rows get one more as long as a best value lies at an edge.
       arguments: Further arguments of all trials: another order of tasks, the validation split.
       steps: Updates of a trial. 0 for those of the configuration.
@@ -68,7 +68,7 @@ class Search:
     start_from: str = ""
 
     def settings_of(self, row: str) -> tuple[Setting, ...]:
-        """Returns what is searched for a row."""
+        """Returns the settings that are searched for a row."""
         return self.settings.get(row, self.settings.get("", ()))
 
     @property
@@ -105,7 +105,7 @@ def propose_trial(losses: Sequence[tuple[Settings, float]], settings: Sequence[S
 
     Args:
       losses: Settings and loss of each trial so far.
-      settings: What is searched.
+      settings: Settings that are searched.
 
     Raises:
       ValueError: All neighbours of the best trial were tried at the finest distance.

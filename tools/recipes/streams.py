@@ -1,4 +1,4 @@
-"""Tasks one after the other: what is done against forgetting, over orders and seeds."""
+"""Recipes of tasks that are learned one after the other: methods against forgetting, over orders and seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from tools.recipes.recipe import Recipe
 from tools.recipes.search import RATE, Search, Setting
 
 VECTORS = "lifelong_vectors"
-"""page of what is trained on sentence vectors"""
+"""Page of the recipes that train on sentence vectors"""
 VALIDATED = "--evaluation.split validation"
 
 
@@ -18,18 +18,20 @@ def order_of(names: Sequence[str]) -> str:
 
 
 UNREPORTED = f"{order_of(MBPA_ORDERS[0][::-1])} {VALIDATED}"
-"""Order and split of the trials of a search on the five tasks of MbPA++"""
+"""Arguments with the order and split of the trials of a search on the five tasks of MbPA++"""
 
 
 def search_with(rate: float, option: str, start: float, **limits: Any) -> tuple[Setting, ...]:
-    """Returns the search of the learning rate and of one setting of a method, from these values."""
+    """Returns the settings of a search: the learning rate from `rate` on, and a method's `option` from `start` on."""
     return Setting(RATE, rate), Setting(f"--lifelong.method.{option}", start, **limits)
 
 
 EVERY_UPDATE = "A-GEM at every update"
-"""Row of A-GEM as in its paper"""
+"""Row in which A-GEM projects every update, as in its paper"""
 PROJECTED_ALWAYS = "--lifelong.method.projection-interval 0 --lifelong.method.reference-tasks earlier"
+"""Arguments with which A-GEM projects every update, with a reference of earlier tasks alone"""
 ROW_NUMBERS = {"is_whole": True, "least": 1, "most": 400}
+"""Limits of a searched number of rows, such as those of a batch of replay"""
 _ADAPTED = search_with(4e-3, "adaptation-learning-rate", 0.1)
 _TEXT_SEARCH = Search(
     settings={
@@ -81,7 +83,7 @@ SIX_ORDERS = {
     f"order {number}": order_of(names)
     for number, names in enumerate((*MBPA_ORDERS, *(names[::-1] for names in MBPA_ORDERS[:2])), 1)
 }
-"""The four published orders and the first two from behind"""
+"""The four published orders and the first two reversed"""
 _KEPT = "--lifelong.method.memory.write-policy random"
 
 
@@ -94,7 +96,17 @@ def _texts(
     findings: str,
     rows: Mapping[str, str] = _TEXT_ROWS,
 ) -> Recipe:
-    """The five tasks of MbPA++ on sentence vectors; `chosen` is a sentence on the settings, a space behind it."""
+    """Returns a recipe of the five tasks of MbPA++ on sentence vectors.
+
+    Args:
+      size: Number of texts a task for training.
+      orders: Number of orders, the first ones of the four published.
+      seeds: Seeds of the runs.
+      chosen: Sentence on the choice of settings for the description, with a space behind it.
+      search: Search of the settings. None for a recipe without one.
+      findings: Findings of the recipe.
+      rows: Row -> variant of the configuration.
+    """
     number = ("one", "two", "three", "all four")[orders - 1]
     return Recipe(
         description=(

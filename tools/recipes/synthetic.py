@@ -1,16 +1,21 @@
-"""Tasks that need a memory, and images as sequences."""
+"""Recipes of synthetic tasks that need a memory, and of images as sequences."""
 
 from tools.recipes.recipe import HIGHER_RATE, SIGNAL_BEFORE, Recipe, signal
 
 
 def _horizons(segments: int, *horizons: int) -> dict[str, str]:
-    """Memformers with a gradient in so many of the last segments of a document."""
+    """Returns variants of Memformer by horizon, the number of last segments of a document that have a gradient.
+
+    Args:
+      segments: Number of segments of a document.
+      *horizons: Horizons, each at most `segments`.
+    """
     option = "--training.burn-in-segments"
     return {f"horizon {n}": "memformer" if n == segments else f"memformer {option} {segments - n}" for n in horizons}
 
 
 def _lengths(num_documents: int, *lengths: int) -> dict[str, str]:
-    """Evaluations on other documents to sort."""
+    """Returns evaluations on other documents to sort: length of a document in symbols -> arguments."""
     return {f"{n:,}": f"--data.source.length {n} --data.source.num-documents {num_documents}" for n in lengths}
 
 
@@ -97,7 +102,7 @@ RECIPES = {
             "--model.attention.kl-weight 1e-3"
         ),
         evaluations={
-            f"test, {name}": f"--evaluation.split test {given}" for name, given in _lengths(1000, 1000, 4000).items()
+            f"test, {name}": f"--evaluation.split test {words}" for name, words in _lengths(1000, 1000, 4000).items()
         },
         controls={
             "infinity-former": ("no signal", "infinity-former, first densities as published"),
@@ -154,8 +159,8 @@ RECIPES = {
                 "memformer --training.burn-in-segments 8 --training.schedule.learning-rate 0.004"
             ),
             **{
-                f"{row}, slots {n}": f"{given} --model.num-slots {n}"
-                for row, given in _horizons(9, 2).items()
+                f"{row}, slots {n}": f"{variant} --model.num-slots {n}"
+                for row, variant in _horizons(9, 2).items()
                 for n in (1, 4, 16)
             },
         },

@@ -1,21 +1,23 @@
-"""Translation, dialogue, and text encoders."""
+"""Recipes of translation, dialogue, and text encoders."""
 
 from tools.recipes.recipe import BOTH_SPLITS, SIGNAL_BEFORE, TOKENS_BEFORE, Recipe, signal
 from tools.recipes.search import search_rates
 
 
 def _sizes(rows: int, length: int, steps: int) -> str:
-    """Of a fine-tuning: scored at its end, kept now and then, so that an interrupted run goes on."""
+    """Returns the arguments with the sizes of a fine-tuning. It has checkpoints on the way, so that an interrupted run
+    goes on.
+    """
     return (
         f"--data.batch-size {rows} --data.segment-length {length} --training.steps {steps} "
         f"--training.schedule.warmup-steps {steps // 10} --training.checkpoint-every {max(steps // 4, 1)}"
     )
 
 
-def _answered(count: int) -> dict[str, str]:
-    """Both splits, and what a model answers to the first of the test split."""
+def _make_evaluations(count: int) -> dict[str, str]:
+    """Returns evaluations of both splits. The model also answers the first `count` examples of the test split."""
     answers = {"validation": 0, "test": count}
-    return {split: f"{given} --evaluation.max-answers {answers[split]}" for split, given in BOTH_SPLITS.items()}
+    return {split: f"{words} --evaluation.max-answers {answers[split]}" for split, words in BOTH_SPLITS.items()}
 
 
 _SMALL_TRANSLATION = (
@@ -40,7 +42,7 @@ _TUNED = {
         "@bert_going_on/MLM_with_ResM --training.frozen-parameters feed_forward/memory/",
     ),
 }
-"""row -> ending of the variant, and what it begins with"""
+"""Row -> ending of its variant, and the weights that it begins with (`--training.init-from`), with further arguments"""
 _FINE_TUNING = (
     "--training.log-every 10 --training.evaluate-every 0 --training.keep-checkpoints 1 --evaluation.split test"
 )
@@ -78,7 +80,7 @@ RECIPES = {
             "--training.schedule.warmup-steps 100 --training.memory-learning-rate 0 --training.evaluate-every 0"
         ),
         data_path="MEMJAX_CMU_DOG",
-        evaluations=_answered(60),
+        evaluations=_make_evaluations(60),
         measures=("perplexity", "utterances", *_ANSWERED),
         findings="One seed a row; rows with a memory read segments of 126 tokens, the others of 512.",
     ),
@@ -108,7 +110,7 @@ RECIPES = {
         learning_rate=2e-3,
         arguments=_SMALL_TRANSLATION,
         data_path="MEMJAX_MULTI30K",
-        evaluations=_answered(1000),
+        evaluations=_make_evaluations(1000),
         measures=("perplexity", "bleu", "bleu_of_words", "pairs", "pairs_too_long"),
     ),
     "multi30k_memory_tokens": Recipe(
@@ -130,7 +132,7 @@ RECIPES = {
         seeds=(0, 1, 2),
         arguments=_SMALL_TRANSLATION,
         data_path="MEMJAX_MULTI30K",
-        evaluations=_answered(300),
+        evaluations=_make_evaluations(300),
         measures=("perplexity", "bleu", "bleu_of_words", "pairs", "pairs_too_long"),
         controls={
             "10 memory tokens": ("no memory tokens",),
@@ -159,7 +161,7 @@ RECIPES = {
         steps=400,
         arguments="--training.evaluate-every 100 --training.checkpoint-every 100 --evaluation.max-segments 16",
         data_path="MEMJAX_WIKITEXT2",
-        evaluations={split: f"{given} --evaluation.max-segments 0" for split, given in BOTH_SPLITS.items()},
+        evaluations={split: f"{words} --evaluation.max-segments 0" for split, words in BOTH_SPLITS.items()},
         usage=True,
         measures=("perplexity", "accuracy"),
         curve="perplexity",

@@ -1,4 +1,4 @@
-"""Language models on text: what a memory gains, and what a store does."""
+"""Recipes of language models on text, with memories and with datastores."""
 
 from tools.recipes.recipe import BOTH_SPLITS, HIGHER_RATE, SIGNAL_BEFORE, TOKENS_BEFORE, Recipe, signal
 from tools.recipes.search import search_rates
@@ -222,7 +222,7 @@ RECIPES = {
                 f"spalm --model.output.num-neighbors 4 --data.neighbors-dir $MEMJAX_WIKITEXT2_HALVES {_SPALM_GOES_ON}"
             ),
             "SPALM, one model": (
-                # The default of the rows is named, so that the folders of runs differ from those of `by halves`.
+                # The default batch size is named, so that the run directories differ from those of `by halves`.
                 "spalm --model.output.num-neighbors 4 --data.batch-size 16 "
                 f"--data.neighbors-dir $MEMJAX_WIKITEXT2_APART {_SPALM_GOES_ON}"
             ),

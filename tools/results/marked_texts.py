@@ -1,4 +1,4 @@
-"""The texts between markers in the README and in `docs/`: numbers of the results, each with a link to its table."""
+"""Makes the texts between markers in the README and in `docs/`: numbers of the results with links to their tables."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ _MODEL = "knn_lm_wikitext_default"
 def _transformer_xl(known: Known) -> str:
     nats = known.facts("spalm", _MODEL)["rows"]
     alone, none = (math.exp(nats[name]["test"]) for name in ("transformer_xl", "no_memory"))
+    recall = known.describe_memory_effect("Transformer-XL")
     return (
-        f"recall over segments: {known.learned('Transformer-XL')} against an empty memory ({_LEARNED}); WikiText-2, "
-        f"one seed: perplexity {alone:.1f}, without {none:.1f} ({link('knn_lm')}); {_GOLDEN}"
+        f"recall over segments: {recall} against an empty memory ({_LEARNED}); WikiText-2, one seed: "
+        f"perplexity {alone:.1f}, without {none:.1f} ({link('knn_lm')}); {_GOLDEN}"
     )
 
 
 def _compressive(known: Known) -> str:
     nats = known.facts("spalm", _MODEL)["rows"]
-    own, other = (math.exp(nats[name]["test"]) for name in ("compressive", "transformer_xl"))
-    speed = known.speed("compressive", "memjax Compressive", "train")
+    compressive, without = (math.exp(nats[name]["test"]) for name in ("compressive", "transformer_xl"))
+    speed = known.speed_ratio("compressive", "memjax Compressive", "train")
+    recall = known.describe_memory_effect("Compressive", "not_compressed")
     return (
-        f"recall from compressed slots: against empty ones {known.learned('Compressive', 'not_compressed')} ("
-        f"{_LEARNED}); WikiText-2, one seed: {own:.1f}, without {other:.1f} ({link('knn_lm')}); trains "
-        f"{speed:.2f} times as fast as a peer ({link('bench')})"
+        f"recall from compressed slots: against empty ones {recall} ({_LEARNED}); WikiText-2, one seed: "
+        f"{compressive:.1f}, without {without:.1f} ({link('knn_lm')}); trains {speed:.2f} times "
+        f"as fast as a peer ({link('bench')})"
     )
 
 
@@ -53,20 +55,21 @@ def _knn_lm(known: Known) -> str:
 
 def _continuous_cache(known: Known) -> str:
     rows = known.facts("both", _MODEL)["rows"]
-    cache, both = (math.exp(rows[name]["test"]) for name in ("cache", "both"))
-    return f"the same model: test perplexity {cache:.1f}, with kNN-LM over it {both:.1f} ({link('knn_lm')})"
+    cache, with_store = (math.exp(rows[name]["test"]) for name in ("cache", "both"))
+    return f"the same model: test perplexity {cache:.1f}, with kNN-LM over it {with_store:.1f} ({link('knn_lm')})"
 
 
 def _spalm(known: Known) -> str:
-    found = known.against("wikitext2_spalm", "SPALM, by halves", "goes on without", "test perplexity")
+    difference = known.against("wikitext2_spalm", "SPALM, by halves", "goes on without", "test perplexity")
     where = link("wikitext2_spalm")
-    return f"WikiText-2, a quarter: test perplexity with neighbours by halves against none {found} ({where})"
+    return f"WikiText-2, a quarter: test perplexity with neighbours by halves against none {difference} ({where})"
 
 
 def _memorizing(known: Known) -> str:
-    recipe, own, name = "memory_gain_controls", "Memorizing", "test bits per byte"
+    recipe, number = "memory_gain_controls", "test bits per byte"
     cache, bytes_alike = (
-        known.against(recipe, own, row, name, 3) for row in ("local cache only", "cache of 544 tokens")
+        known.against(recipe, "Memorizing", control, number, 3)
+        for control in ("local cache only", "cache of 544 tokens")
     )
     return (
         f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike}; novels: not searched "
@@ -100,8 +103,8 @@ def _resm(known: Known) -> str:
     plain, memory = (
         100 * known.mean("bert_glue", f"SST-2, MiniLM, then {stage}", "accuracy") for stage in ("MLM", "MLM with ResM")
     )
-    own = "product keys beside the network (ResM)"
-    over = known.against("fact_table", own, "network of equal cost", "test accuracy")
+    row = "product keys beside the network (ResM)"
+    over = known.against("fact_table", row, "network of equal cost", "test accuracy")
     return (
         f"9,216 facts, 64 wide: {over} against equal cost ({link('fact_table')}); SST-2 from MiniLM, one seed: "
         f"{memory:.1f}, without {plain:.1f} ({link('bert_glue')})"
@@ -117,9 +120,9 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         recipe, text, alone = "associative_recall", "linear_states_wikitext2", "softmax, one segment"
         reached, without = (known.mean(text, name, "test perplexity") for name in (row, alone))
         over = ""
-        if known.seeds(recipe, row) >= LEAST_UNITS:
-            found = known.against(recipe, row, alone, "test accuracy")
-            over = f"24 pairs: against one segment {found} ({link(recipe)}); "
+        if known.count_runs(recipe, row) >= LEAST_UNITS:
+            difference = known.against(recipe, row, alone, "test accuracy")
+            over = f"24 pairs: against one segment {difference} ({link(recipe)}); "
         return (
             f"{over}WikiText-2, one seed: perplexity {reached:.1f}, softmax {without:.1f} ({link(text)}); decodes "
             f"{times:.0f} times as fast at {longest:,} ({link('decode_speed')})"
@@ -129,11 +132,13 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
 
 
 def _memory_tokens(known: Known) -> str:
-    recipe, own, name = "multi30k_memory_tokens", "10 memory tokens", "test perplexity"
-    over, narrow = (known.against(recipe, row, "no memory tokens", name) for row in (own, f"{own}, bottleneck"))
+    recipe, number = "multi30k_memory_tokens", "test perplexity"
+    rows = ("10 memory tokens", "10 memory tokens, bottleneck")
+    over, narrow = (known.against(recipe, row, "no memory tokens", number) for row in rows)
+    copy = known.describe_memory_effect("memory tokens, bottleneck")
     return (
-        f"copy: {known.learned('memory tokens, bottleneck')} against empty ones ({_LEARNED}); Multi30k, perplexity "
-        f"against none: {over}, alone {narrow} ({link(recipe)})"
+        f"copy: {copy} against empty ones ({_LEARNED}); Multi30k, perplexity against none: "
+        f"{over}, alone {narrow} ({link(recipe)})"
     )
 
 
@@ -142,9 +147,9 @@ def _memformer(known: Known) -> str:
     most = max(r["segments"] for r in records)
     form = {r["form"]: r for r in records if r["segments"] == most}
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
-    own, recipe, text = "16 slots", "memformer_recall", "memformer_slots"
-    over = known.against(recipe, own, "no slots", "accuracy")
-    words = known.against(text, own, "no slots", "test bits per byte", 3)
+    row, recipe, text = "16 slots", "memformer_recall", "memformer_slots"
+    over = known.against(recipe, row, "no slots", "accuracy")
+    words = known.against(text, row, "no slots", "test bits per byte", 3)
     return (
         f"recall: {over} against no slots ({link(recipe)}); WikiText-2, bits per byte: {words} "
         f"({link(text)}); {most} segments in {share:.3f} of the temporaries ({link('replay')})"
@@ -176,9 +181,12 @@ def _llama_plans(known: Known) -> str:
     names = [
         f"llama3_8b_{how}_{chip}_{slots}" for how in ("lora", "full") for chip in ("v5p", "v6e") for slots in SLOTS
     ]
-    measured = [found for name in names if (found := known.measured("plan", name))]
-    records = [r for measurement in measured for r in apart(measurement.facts)]
-    rows = [[_trained(one), *cells[1:], _bound(one)] for one, cells in zip(records, plan_cells(records), strict=True)]
+    plans = filter(None, (known.find_measurement("plan", name) for name in names))
+    records = [record for plan in plans for record in apart(plan.facts)]
+    rows = [
+        [_describe_trained(record), *cells[1:], _name_bound(record)]
+        for record, cells in zip(records, plan_cells(records), strict=True)
+    ]
     heads = ["trained", "slots", "slice", "rows", "GiB of a chip: state, temporaries, in all", "limit"]
     return f"\n{grid([*heads, 'estimate of a step', 'bound by'], rows)}\n"
 
@@ -186,14 +194,14 @@ def _llama_plans(known: Known) -> str:
 SLOTS = ("8k", "64k")
 
 
-def _trained(record: Record) -> str:
-    """The parameters that a step changes."""
+def _describe_trained(record: Record) -> str:
+    """Describes the parameters that a step of a plan changes: all of them, or how many there are in adapters."""
     number = record["trained"]
     return "all" if number == record["parameters"] else f"adapters, {number / 1e6:.0f} M"
 
 
-def _bound(record: Record) -> str:
-    """What takes longest in a step."""
+def _name_bound(record: Record) -> str:
+    """Returns what bounds the estimated time of a step: 'compute', 'hbm' or 'ici'. '' for a plan that does not fit."""
     return record["estimate"]["bound"] if record["fits"] else ""
 
 
@@ -213,23 +221,23 @@ def _rematerialization(known: Known) -> str:
     records = apart(known.facts("rematerialization", "slots"))
     most = max(r["segments"] for r in records)
     form = {r["policy"]: r for r in records if r["segments"] == most and not r["segments_per_checkpoint"]}
-    kept, nested = form["none"], form["segment_nested"]
+    plain, nested = form["none"], form["segment_nested"]
     return (
         f"{most} segments of a slot memory need {nested['temp_size'] / 2**20:.0f} MiB instead of more than "
-        f"{kept['wanted'] / 2**30:.0f} GiB for {nested['flops'] / kept['flops']:.2f} times the operations"
+        f"{plain['wanted'] / 2**30:.0f} GiB for {nested['flops'] / plain['flops']:.2f} times the operations"
     )
 
 
 def _same_job(known: Known) -> str:
-    """One job with memjax and with another library."""
-    lines = known.measured("job_lines", "split_mnist")
+    """Returns a table of the same job with memjax and with another library."""
+    lines = known.find_measurement("job_lines", "split_mnist")
     assert lines is not None
-    jobs = [known.measured("same_job", library) for library in lines.facts]
+    jobs = [known.find_measurement("same_job", library) for library in lines.facts]
     return f"\n{streams.job_lines(lines, [*filter(None, jobs)])}\n"
 
 
 def _streams(known: Known) -> str:
-    """Average accuracy of each method at the end, and right after each task; a blank where it was not run."""
+    """Returns a table of the average accuracy of every method on streams of tasks. See `_tabulate_averages`."""
     tables = {
         "lifelong_mnist": "split MNIST",
         "lifelong_vectors_500": "five sets, 500 texts each",
@@ -240,35 +248,46 @@ def _streams(known: Known) -> str:
         "lifelong_relations_small": "relations",
         "lifelong_relation_pairs": "pairs of sentence and relation",
     }
-    return _averages(known, tables)
+    return _tabulate_averages(known, tables)
 
 
 def _adapters(known: Known) -> str:
-    """The same of adapters of a language model."""
-    return _averages(known, {"lifelong_adapters": "five sets, SmolLM2"})
+    """Returns a table of the average accuracy of adapters of a language model. See `_tabulate_averages`."""
+    return _tabulate_averages(known, {"lifelong_adapters": "five sets, SmolLM2"})
 
 
-def _averages(known: Known, tables: Mapping[str, str]) -> str:
-    """Average accuracy of every row of some recipes, each with its head."""
-    found: dict[str, dict[str, str]] = {}
+def _tabulate_averages(known: Known, tables: Mapping[str, str]) -> str:
+    """Returns a table of the average accuracy of every row of some recipes, in percent, and a line with the verdicts.
+
+    A cell has the average over tasks at the end and, in parentheses, the average of each task right after it was
+    learned. It is empty where the row was not run.
+
+    Args:
+      known: Runs and measurements.
+      tables: Recipe -> head of its column.
+    """
+    cells_by_row: dict[str, dict[str, str]] = {}
     for name in tables:
         recipe, runs = RECIPES[name], known.runs(name)
-        texts = known.measured("texts", recipe.texts)
-        kept = streams.kept_tasks(runs, texts)
+        texts = known.find_measurement("texts", recipe.texts)
+        counted_tasks = streams.kept_tasks(runs, texts)
         for row in recipe.variants:
             average, learned = (
                 np.nanmean(scores) if (~np.isnan(scores)).any() else np.nan
-                for scores in (streams.scores(runs, recipe, row, of, kept) for of in (streams.AVERAGE, streams.LEARNED))
+                for scores in (
+                    streams.scores(runs, recipe, row, measure, counted_tasks)
+                    for measure in (streams.AVERAGE, streams.LEARNED)
+                )
             )
             if not np.isnan(average):
                 average = learned if row == streams.ALONE else average
                 beside = "" if np.isnan(learned) or row == streams.ALONE else f" ({learned:.1f})"
-                found.setdefault(row, {})[name] = f"{average:.1f}{beside}"
+                cells_by_row.setdefault(row, {})[name] = f"{average:.1f}{beside}"
     heads = [
         "accuracy in % at the end (after its own task)",
         *(f"{link(name, text)}" for name, text in tables.items()),
     ]
-    rows = [[row, *(cells.get(name, "") for name in tables)] for row, cells in found.items()]
+    rows = [[row, *(cells.get(name, "") for name in tables)] for row, cells in cells_by_row.items()]
     said = ", ".join(f"{count} {verdict}" for verdict, count in known.count_verdicts(tables).items())
     return f"\n{grid(heads, rows)}\n\nVerdicts of the compared rows of these tables: {said}.\n"
 
@@ -277,14 +296,14 @@ LANGUAGE_MODEL = "SmolLM2-135M-Instruct"
 
 
 def _llm_memories(known: Known) -> str:
-    """Perplexity of a language model with memories that were not trained."""
+    """Returns a table of the perplexity of a language model with memories that were not trained."""
     rows = apart(known.facts("llm_memories", LANGUAGE_MODEL))
     cells = [[row["memory"], f"{row['perplexity']:.1f}"] for row in rows]
     return f"\n{grid(['memory', 'perplexity'], cells)}\n"
 
 
 def _llm_recall(known: Known) -> str:
-    """What a trained memory adds to adapters."""
+    """Describes the recall of a language model with adapters and a trained memory, and with adapters alone."""
     rows = apart(known.facts("llm_recall", LANGUAGE_MODEL))
     mean = lambda name, task: np.mean([100 * row[task] for row in rows if row["contender"] == name])
     tasks = ("passkey", "keys and values")
@@ -293,7 +312,7 @@ def _llm_recall(known: Known) -> str:
 
 
 def _llm_speed(known: Known) -> str:
-    """How many times as fast as transformers a language model is."""
+    """Describes the speed of a language model as a multiple of its speed in the library transformers."""
     rows = apart(known.facts("llm_speed", LANGUAGE_MODEL))
     return "; ".join(f"{row['what']}: {row['times_as_fast']:.2f} times" for row in rows)
 
@@ -329,14 +348,14 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "which": which.table,
     **survey.cells(),
 }
-"""marker -> function that makes the text behind it"""
+"""Marker -> function that makes the text behind it"""
 
 
 def marked_text(name: str, known: Known) -> str:
     """Returns the text behind the marker `name`, made from runs and measurements.
 
     Raises:
-      ValueError: the marker names nothing.
+      ValueError: No marker has this name.
     """
     if name not in MAKERS:
         raise ValueError(f"result: given {name!r}, allowed: {', '.join(MAKERS)}")

@@ -1,4 +1,4 @@
-"""Which page shows what: all of `tables/`, the README of the results, and what stands between markers elsewhere."""
+"""Writes and checks all pages with results: `tables/`, the README beside it, and texts between markers elsewhere."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ DOCS = (
     *(f"guides/{name}" for name in ("training", "pods", "plan", "datastores", "lifelong", "llms")),
     *(f"guides/llms_{name}" for name in ("memory", "adapters")),
 )
-"""pages of `docs/` that have results between markers"""
+"""Pages of `docs/` that have results between markers"""
 MOST_FILES = 80
-"""under `tools/results`"""
+"""Largest number of files in the folder of a book, such as `tools/results`"""
 MOST_CHARACTERS = 200
-"""of a cell of a table in a text for people, as it is shown: two lines"""
+"""Largest number of characters in a table cell of a README or guide, as it is shown. They fill two lines"""
 TOP = ROOT.parents[1]
 TEXTS = tuple(TOP / name for name in ("README.md", *(f"docs/{page}.md" for page in DOCS)))
-"""files that have results between markers"""
+"""Markdown files outside of `tools/results` that have results between markers"""
 _LINKS = re.compile(r"\]\((?=tools/|tests/|docs/)")
-"""from the top of the repository, in a cell"""
+"""Beginning of a link in a cell whose target is a path from the top of the repository"""
 LOGS = "b2cbca3"
-"""the last commit with a folder of logs for every run"""
+"""Last commit with a folder of logs for every run"""
 
 TABLES: Mapping[str, Callable[[Measurement], str]] = {
     **tables.TABLES,
@@ -90,7 +90,7 @@ MEASURED = {
     "language_models": ("llm_memories", "llm_windows", "llm_speed", "llm_recall", "adapter_states"),
     "learns": ("learns",),
 }
-"""page -> kinds of measurements that stand on it, after the runs of the recipe of that name"""
+"""Page -> kinds of measurements on it. They stand after the runs of the recipe of the same name"""
 TITLES = {
     "texts": "Texts of streams",
     "bench": "Speed beside other implementations",
@@ -105,6 +105,7 @@ TITLES = {
     "language_models": "Imported language models",
     "learns": "What models learn to use of their memories",
 }
+"""Page or recipe -> its title, where that is not its name"""
 
 HEADER = """# Results
 
@@ -129,93 +130,103 @@ ABOUT_LEARNING = (
     "`make test-slow` trains them again, and its bounds are made of these numbers."
 )
 _MARKS = re.compile(r"<!--.*?-->|\]\([^)]*\)")
-"""what stands in a cell and is not shown: markers, and where links lead"""
+"""Parts of a cell that are not shown: markers and the targets of links"""
 _MARKED = re.compile(r"<!-- result: (\w+) -->(.*?)<!-- end -->", re.DOTALL)
 
 
 def pages(book: Book) -> dict[str, str]:
-    """File in the folder of the book -> its text."""
+    """Returns the text of each generated file in the folder of a book: path in the folder -> text."""
     runs, measurements = book.runs(), book.measurements()
     names = dict.fromkeys([*(page_of(run.recipe.partition(":")[0]) for run in runs), *MEASURED])
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     lines = []
     for name in names:
-        own = [one for kind in MEASURED.get(name, ()) for one in measurements if one.kind == kind]
+        kinds = MEASURED.get(name, ())
+        measured = [measurement for kind in kinds for measurement in measurements if measurement.kind == kind]
         shown = [run for run in runs if page_of(run.recipe.partition(":")[0]) == name]
-        if shown or own:
-            found[f"tables/{name}.md"] = page(name, shown, own, book)
+        if shown or measured:
+            texts[f"tables/{name}.md"] = page(name, shown, measured, book)
             count = f"{len(shown)} runs" if shown else ""
-            count += f"{', ' if shown and own else ''}{len(own)} measurements" if own else ""
+            count += f"{', ' if shown and measured else ''}{len(measured)} measurements" if measured else ""
             lines.append(f"- [{name}](tables/{name}.md): {count}")
     if any(run.recipe in RECIPES for run in runs):
-        found[f"tables/{survey.PAGE}.md"] = survey.page(make_known(book))
+        texts[f"tables/{survey.PAGE}.md"] = survey.page(make_known(book))
         lines.append(f"- [{survey.PAGE}](tables/{survey.PAGE}.md): all systems of lifelong learning")
     header = HEADER.format(points=MOST_POINTS, logs=LOGS)
-    return {"README.md": header + "\n".join(lines) + "\n", **found}
+    return {"README.md": header + "\n".join(lines) + "\n", **texts}
 
 
 def page(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> str:
-    """The runs of a recipe, or of those that share the page, and the measurements that belong to them."""
+    """Returns the text of a page: the runs of each recipe on it, then the measurements that belong to them.
+
+    Args:
+      name: Name of the page.
+      runs: Runs of all recipes on the page, trials of their searches among them.
+      measurements: Measurements on the page.
+      book: Book of the page.
+    """
     recipes = dict.fromkeys(run.recipe.partition(":")[0] for run in runs)
     parts = [] if recipes else [f"# {TITLES.get(name, name)}"]
     for recipe in recipes:
-        own = [run for run in runs if run.recipe.partition(":")[0] == recipe]
-        parts += [f"# {TITLES.get(recipe, recipe)}", *_of_recipe(recipe, own, measurements, book)]
-    plans = [one for one in measurements if one.kind == "plan"]
+        recipe_runs = [run for run in runs if run.recipe.partition(":")[0] == recipe]
+        parts += [f"# {TITLES.get(recipe, recipe)}", *_render_recipe(recipe, recipe_runs, measurements, book)]
+    plans = [measurement for measurement in measurements if measurement.kind == "plan"]
     if plans:
         parts.append(plan_tables.plans(plans))
-    if learned := [one for one in measurements if one.kind == "learns"]:
+    if learned := [measurement for measurement in measurements if measurement.kind == "learns"]:
         parts += [ABOUT_LEARNING, comparisons.learned(learned), comparisons.differences_of_learned(learned)]
-    if suites := [one for one in measurements if one.kind == "bench"]:
+    if suites := [measurement for measurement in measurements if measurement.kind == "bench"]:
         parts.append(race.summarise(suites))
-    if profiles := [one for one in measurements if one.kind == "profile"]:
+    if profiles := [measurement for measurement in measurements if measurement.kind == "profile"]:
         parts.append(race.tabulate_profiles(profiles))
         parts += filter(None, [race.tabulate_bounds(suites, profiles)])
-    parts += [section(one) for one in measurements if one.kind in TABLES]
+    parts += [section(measurement) for measurement in measurements if measurement.kind in TABLES]
     return "\n\n".join(parts) + "\n"
 
 
-def section(found: Measurement) -> str:
-    """A measurement: where it comes from, how it was made, its table."""
-    known = [
-        f"`{command_of_today(found.command)}`" if found.command else "",
-        f"commit {found.commit}" if found.commit else "",
-    ]
-    origin = "; ".join(part for part in (*known, found.hardware) if part)
-    parts = [f"## {found.title}", " ".join(part for part in (f"{origin}." if origin else "", found.about) if part)]
-    if found.kind in TABLES:
-        parts.append(TABLES[found.kind](found))
+def section(measurement: Measurement) -> str:
+    """Returns the section of a measurement on its page: its title, its origin, how it was made, and its table."""
+    command = f"`{command_of_today(measurement.command)}`" if measurement.command else ""
+    commit = f"commit {measurement.commit}" if measurement.commit else ""
+    origin = "; ".join(part for part in (command, commit, measurement.hardware) if part)
+    about = " ".join(part for part in (f"{origin}." if origin else "", measurement.about) if part)
+    parts = [f"## {measurement.title}", about]
+    if measurement.kind in TABLES:
+        parts.append(TABLES[measurement.kind](measurement))
     return "\n\n".join(parts)
 
 
 def marked(text: str, book: Book, up: str = "") -> str:
-    """A text with what the book says between its markers.
+    """Returns a text with results filled in between its markers.
 
     Args:
-      text: with markers.
-      book: what they say.
-      up: from the folder of the text to the top of the repository: '', '../' and so on.
+      text: Text with markers, `<!-- result: NAME -->` and `<!-- end -->`. Anything between them is replaced.
+      book: Book with the results.
+      up: Path from the folder of the text to the top of the repository, such as '' or '../'. It is put before the
+        targets of links.
 
     Raises:
-      ValueError: a marker that names no cell.
+      ValueError: A marker names no result (`tools.results.marked_texts.MAKERS`).
     """
     known = make_known(book)
 
-    def said(match: re.Match[str]) -> str:
-        found = _LINKS.sub(f"]({up}", marked_text(match[1], known))
-        return f"<!-- result: {match[1]} -->{found}<!-- end -->"
+    def fill_marker(match: re.Match[str]) -> str:
+        result = _LINKS.sub(f"]({up}", marked_text(match[1], known))
+        return f"<!-- result: {match[1]} -->{result}<!-- end -->"
 
-    return _MARKED.sub(said, text)
+    return _MARKED.sub(fill_marker, text)
 
 
 def make_known(book: Book) -> Known:
     """Returns the runs and measurements of a book by name."""
-    measured = {(one.kind, one.name): one for one in book.measurements()}
+    measured = {(measurement.kind, measurement.name): measurement for measurement in book.measurements()}
     return Known({run.key: run for run in book.runs()}, measured)
 
 
 def elsewhere(book: Book) -> dict[Path, str]:
-    """File outside of the book -> its text, with what the committed book says; {} of any other book."""
+    """Returns the text of each file outside of a book that has results of it: file -> text. Only the committed book has
+    such files. {} for any other book.
+    """
     if book != Book():
         return {}
     up = lambda file: "../" * (len(file.parts) - len(TOP.parts) - 1) if file.is_relative_to(TOP) else ""
@@ -224,7 +235,12 @@ def elsewhere(book: Book) -> dict[Path, str]:
 
 
 def write(book: Book | None = None) -> None:
-    """Writes all pages of a book; of the committed one, the default, also what stands between markers elsewhere."""
+    """Writes all pages of a book, and removes pages of `tables/` that it no longer has.
+
+    Args:
+      book: Book to write. None for the committed one, whose results are also written between markers elsewhere and into
+        pictures.
+    """
     book = book or Book()
     wanted = pages(book)
     for file in (book.folder / "tables").glob("*.md"):
@@ -237,42 +253,55 @@ def write(book: Book | None = None) -> None:
         file.write_text(text, encoding="utf-8")
 
 
-def record(found: Measurement, book: Book | None = None) -> None:
-    """Adds a measurement to a book, the committed one by default, writes its pages and prints its section."""
-    (book or Book()).measure(found)
+def record(measurement: Measurement, book: Book | None = None) -> None:
+    """Adds a measurement to a book, writes the pages of the book, and prints the section of the measurement.
+
+    Args:
+      measurement: Measurement to add.
+      book: Book that gets it. None for the committed one.
+    """
+    (book or Book()).measure(measurement)
     write(book)
-    print(section(found))
+    print(section(measurement))
 
 
 def check(book: Book | None = None) -> list[str]:
-    """What is out of date or too much: pages, marked texts, claims by hand, cells of tables, the number of files."""
+    """Returns a line for each problem of a book and its pages. [] where there is none.
+
+    Problems are files that are out of date, files of `tables/` that belong to no recipe and no measurement, too many
+    files, and, for the committed book, verdicts that a text claims by hand and table cells that are too long.
+
+    Args:
+      book: Book to check. None for the committed one.
+    """
     book = book or Book()
     others = elsewhere(book)
     wanted = {book.folder / name: text for name, text in pages(book).items()} | others
     hint = "run `python -m tools.results table`"
-    found = [
+    problems = [
         f"{file.name}: does not say what the ledger says; {hint}"
         for file, text in wanted.items()
         if not file.exists() or file.read_text(encoding="utf-8") != text
     ]
     stale = {file for file in (book.folder / "tables").glob("*")} - wanted.keys()
-    found += [f"tables/{file.name}: is of no recipe and no measurement; {hint}" for file in sorted(stale)]
+    problems += [f"tables/{file.name}: is of no recipe and no measurement; {hint}" for file in sorted(stale)]
     files = [file for file in book.folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     if len(files) > MOST_FILES:
-        found.append(f"{book.folder.name}: given {len(files)} files, allowed: at most {MOST_FILES}")
-    found += check_texts() if others else []
+        problems.append(f"{book.folder.name}: given {len(files)} files, allowed: at most {MOST_FILES}")
+    problems += check_texts() if others else []
     for file in (file for file in others if file.suffix == ".md"):
-        found += [
+        problems += [
             f"{file.name}: a cell of {len(cell)} characters, allowed: at most {MOST_CHARACTERS}: {cell[:60]}..."
             for line in file.read_text(encoding="utf-8").splitlines()
             if line.startswith("| ")
             for cell in map(str.strip, _MARKS.sub("", line).strip("|").split(" | "))
             if len(cell) > MOST_CHARACTERS
         ]
-    return found
+    return problems
 
 
-def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> list[str]:
+def _render_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> list[str]:
+    """Returns the parts of a page with the runs of one recipe and the trials of its search."""
     recipe = RECIPES.get(name)
     about = (describe_earlier_search(runs, name), describe_hours(runs, name)) if recipe else ()
     parts = [" ".join(filter(None, (recipe.description, *about)))] if recipe else []
@@ -280,10 +309,10 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
     searched = [run for run in runs if run.recipe != name]
     searches = find_searches(runs, name)
     if recipe and recipe.orders:
-        texts = [one for one in book.measurements() if recipe.texts and (one.kind, one.name) == ("texts", recipe.texts)]
+        texts = _measurements_of(book, "texts", recipe.texts) if recipe.texts else []
         findings = fill_in(qualify_findings(recipe, searches), compare_recipe(name, runs, *texts))
         parts += filter(None, [streams.averages_by_size(book.runs(), recipe)])
-        return parts + _of_streams(main, searched, searches, recipe, findings, texts[0] if texts else None)
+        return parts + _render_stream(main, searched, searches, recipe, findings, texts[0] if texts else None)
     parts.append(tables.rows(main, recipe))
     if recipe and (compared := comparisons.differences(main, recipe, searches)):
         parts.append(compared)
@@ -298,15 +327,19 @@ def _of_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measuremen
         parts.append(tables.gap(main, curves))
     if used := tables.usage(main):
         parts.append(used)
-    for one in (one for one in book.measurements() if (one.kind, one.name) == ("flops", name)):
-        parts += [section(one), tables.flops(one, main, recipe)]
+    for flops in _measurements_of(book, "flops", name):
+        parts += [section(flops), tables.flops(flops, main, recipe)]
     parts += ["## Where the runs come from", tables.origins(main)]
     if searched:
         parts += ["## Search", tables.rows(searched), tables.origins(searched)]
     return parts
 
 
-def _of_streams(
+def _measurements_of(book: Book, kind: str, name: str) -> list[Measurement]:
+    return [measurement for measurement in book.measurements() if (measurement.kind, measurement.name) == (kind, name)]
+
+
+def _render_stream(
     runs: Sequence[Run],
     searched: Sequence[Run],
     searches: Mapping[str, RowSearch],
@@ -314,17 +347,19 @@ def _of_streams(
     findings: str,
     texts: Measurement | None,
 ) -> list[str]:
-    """Rows over orders and seeds; of the commands, those of the first order and seed."""
+    """Returns the parts of a page with the runs of a stream of tasks: rows over orders and seeds, and the commands of
+    the first order and seed.
+    """
     if perplexities.is_of_nats(runs):
-        own = [perplexities.methods(runs, recipe), perplexities.differences(runs, recipe, searches)]
-        own += [perplexities.costs(runs, recipe), findings]
-        own += ["## Where the runs come from", tables.origins([run for run in runs if run.seed == recipe.seeds[0]])]
-        return [part for part in own if part]
-    kept = streams.kept_tasks(runs, texts)
+        parts = [perplexities.methods(runs, recipe), perplexities.differences(runs, recipe, searches)]
+        parts += [perplexities.costs(runs, recipe), findings]
+        parts += ["## Where the runs come from", tables.origins([run for run in runs if run.seed == recipe.seeds[0]])]
+        return [part for part in parts if part]
+    counted_tasks = streams.kept_tasks(runs, texts)
     parts = [
-        streams.methods(runs, recipe, kept),
+        streams.methods(runs, recipe, counted_tasks),
         streams.beside(runs, recipe),
-        streams.differences(runs, recipe, searches, kept),
+        streams.differences(runs, recipe, searches, counted_tasks),
         findings,
     ]
     parts += [streams.tasks_alone(runs, texts)] if texts else []

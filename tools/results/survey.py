@@ -1,4 +1,4 @@
-"""One page with every system of lifelong learning: what it keeps, when it reads it, what that costs and gains."""
+"""Makes the page of all systems of lifelong learning: what each keeps, when it reads it, what it costs, its results."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tools.texts.known import Known
 
 PAGE = "survey"
 NO_NUMBER = "no number that we could check"
-"""where the published one was not at hand"""
+"""Claim of a system whose published number was not at hand"""
 
 
 class System(NamedTuple):
-    """A system of the survey.
+    """A system of lifelong learning, one line of the survey.
 
     Attributes:
-      name: with what was published.
-      family: of the survey.
-      stores: what it keeps.
-      reads: when.
-      training: what it adds to training.
-      test: and to answering.
-      claim: of its paper.
-      ours: recipe and row of runs in the ledger, and their controls.
+      name: Name of the system, with authors and year of its paper.
+      family: Family of methods, such as 'replay' or 'regularisation'.
+      stores: Description of the state that the system keeps, such as stored examples.
+      reads: Description of when the system reads this state.
+      training: Description of the work that the system adds to training.
+      test: Description of the work that the system adds to answering tests.
+      claim: Result that its paper claims, `NO_NUMBER` where it was not at hand.
+      ours: Recipe, row and control of our own runs in the ledger, for each table that has the system.
     """
 
     name: str
@@ -212,13 +212,13 @@ OTHERS = {
     "ea_emr": (("lifelong_relations_small", "EA-EMR", "lower bound"),),
     "maml_er": (("lifelong_meta", "MAML-ER", "SEQ"),),
 }
-"""systems that have a cell and no row of the survey -> as `System.ours`"""
+"""Name of a system that has a cell elsewhere and no line in the survey -> our runs, see `System.ours`"""
 BACKBONES = {
     "lifelong_meta": "A perceptron on vectors of MiniLM, frozen, one pass over 2,000 texts a task:",
     "lifelong_last_two": "The last two layers of MiniLM and a head, one pass over 500 texts a task:",
     "lifelong_lamol_texts": "A small GPT-2 that writes the names of classes, five passes over 500 texts a task:",
 }
-"""Recipe of the five text tasks -> what is trained in it, and on how many texts"""
+"""Recipe of the five text tasks -> line that says what is trained in it, and on how many texts"""
 ABOUT = (
     "Replay keeps examples, or makes them; regularisation holds parameters near what they were; constraints forbid "
     "updates against stored examples; parameter isolation gives a task parts of its own; meta-learning learns how to "
@@ -229,10 +229,13 @@ ABOUT = (
 
 
 def page(known: Known) -> str:
-    """The page."""
+    """Returns the text of the page: a table of all systems, then one table for each backbone of the five text tasks."""
     runs = known.all_runs()
     heads = ["system", "family", "keeps", "reads it", "adds to training", "adds to a test", "claim", "ours"]
-    cells = [[*system[:7], "; ".join(filter(None, (_said(known, *one) for one in system.ours)))] for system in SYSTEMS]
+    cells = []
+    for system in SYSTEMS:
+        comparisons = (_describe_comparison(known, *comparison) for comparison in system.ours)
+        cells.append([*system[:7], "; ".join(filter(None, comparisons))])
     parts = ["# Systems of lifelong learning", ABOUT, grid(heads, cells), "## The same five text tasks, by backbone"]
     theirs = (
         "Published, each with its own code and BERT or GPT-2: MbPA++ 70.6, OML-ER 75.7, LAMOL 76.5, Meta-MbPA 77.3."
@@ -246,18 +249,22 @@ def page(known: Known) -> str:
 
 
 def cells() -> dict[str, Callable[[Known], str]]:
-    """Marker -> what our runs of a system say; `system_ewc` and so on. Two tables, the survey has all."""
+    """Returns functions that make the cells of systems in other texts: marker, such as `system_ewc` -> function.
+
+    A cell has the results of our runs from at most two tables. The survey has them from all tables.
+    """
     ours = {_slug(system.name.partition(" (")[0]): system.ours for system in SYSTEMS} | OTHERS
 
     def cell(compared: tuple[tuple[str, str, str], ...]) -> Callable[[Known], str]:
-        found = lambda known: (_said(known, *one, folder="tools/results/tables/") for one in compared[:2])
-        return lambda known: "; ".join(filter(None, found(known))) or "no run"
+        folder = "tools/results/tables/"
+        parts = lambda known: (_describe_comparison(known, *names, folder=folder) for names in compared[:2])
+        return lambda known: "; ".join(filter(None, parts(known))) or "no run"
 
     return {f"system_{name}": cell(compared) for name, compared in ours.items()}
 
 
 def _slug(name: str) -> str:
-    """Letters, digits and `_`.
+    """Returns a name in lower case, with nothing but letters, digits and `_`.
 
     Example:
       >>> _slug("Meta-MbPA"), _slug("MbPA++")
@@ -266,31 +273,44 @@ def _slug(name: str) -> str:
     return re.sub(r"\W+", "_", name.lower().replace("++", "_pp"))
 
 
-def _said(known: Known, recipe: str, row: str, control: str, folder: str = "") -> str:
-    """A row beside its control, with units and verdict. '' where one was not run."""
+def _describe_comparison(known: Known, recipe: str, row: str, control: str, folder: str = "") -> str:
+    """Returns the result of a row beside that of its control, with units and verdict. '' where one was not run.
+
+    Args:
+      known: Runs and measurements.
+      recipe: Name of the recipe.
+      row: Row of the recipe.
+      control: Row that it is compared with.
+      folder: Folder of the tables, as a path that ends in '/' from the folder of the text. '' for the same folder.
+    """
     runs = known.all_runs()
-    both = [_cell(runs, recipe, name) for name in (row, control)]
-    if not all(both):
+    result, plain = (_cell(runs, recipe, name) for name in (row, control))
+    if not (result and plain):
         return ""
-    what = "AP" if perplexities.is_of_nats(_of(runs, recipe, row)) else "average"
+    what = "AP" if perplexities.is_of_nats(_runs_of(runs, recipe, row)) else "average"
     verdict = known.verdict(recipe, row, control)
-    return f"[{recipe}]({folder}{page_of(recipe)}.md): {what} {both[0]} (plain training {both[1]}; {verdict})"
+    return f"[{recipe}]({folder}{page_of(recipe)}.md): {what} {result} (plain training {plain}; {verdict})"
 
 
-def _of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:
+def _runs_of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:
+    """Returns the runs of a row in all orders and seeds."""
     return [run for run in runs if run.recipe == recipe and run.row.rpartition(", ")[0] == row]
 
 
 def _mean(runs: Sequence[Run], recipe: str, row: str) -> float | None:
-    own = _of(runs, recipe, row)
-    if not own:
+    """Returns the mean result of a row over orders and seeds: average accuracy in percent, or average perplexity for
+    streams that report nats. None where the row was not run.
+    """
+    runs = _runs_of(runs, recipe, row)
+    if not runs:
         return None
-    if perplexities.is_of_nats(own):
-        return float(np.mean([average_perplexity(np.exp(run.evaluations["stream"]["scores"])) for run in own]))
+    if perplexities.is_of_nats(runs):
+        return float(np.mean([average_perplexity(np.exp(run.evaluations["stream"]["scores"])) for run in runs]))
     measure = streams.LEARNED if row == streams.ALONE else streams.AVERAGE  # alone: each task after itself
-    return float(np.nanmean(streams.scores(own, RECIPES[recipe], row, measure)))
+    return float(np.nanmean(streams.scores(runs, RECIPES[recipe], row, measure)))
 
 
 def _cell(runs: Sequence[Run], recipe: str, row: str) -> str:
-    found = _mean(runs, recipe, row)
-    return "" if found is None else f"{found:.1f}"
+    """Returns the mean result of a row with one decimal. '' where the row was not run."""
+    mean = _mean(runs, recipe, row)
+    return "" if mean is None else f"{mean:.1f}"

@@ -1,1 +1,1 @@
-"""What texts for people say of the results: parts of cells, a table of choices, a picture."""
+"""Makes parts of the README and guides from the results: parts of cells, a table of choices, a picture."""

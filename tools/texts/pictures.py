@@ -1,4 +1,4 @@
-"""Pictures of the book: what a memory is worth, in SVG that is read on light and on dark."""
+"""Draws pictures of results as SVG that can be read on light and on dark backgrounds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,18 @@ STYLE = (
 
 
 def worth(measurements: Sequence[Measurement]) -> str:
-    """Accuracy on tasks that only a memory solves: the same models with their memory and with an empty one.
+    """Draws the accuracy of models on tasks that only a memory solves, with their memory and with an empty one.
 
-    A bar is the mean of the seeds, a line on it their range.
+    A bar is the mean over seeds, and a line on it the range of the seeds. A dotted line is chance.
+
+    Args:
+      measurements: Measurements of a book. Those of the kind `learns` whose unit is accuracy are drawn.
+
+    Returns:
+      The picture as SVG.
     """
-    tasks = [one for one in measurements if one.kind == "learns" and one.facts["unit"] == "accuracy"]
+    learned = (measurement for measurement in measurements if measurement.kind == "learns")
+    tasks = [measurement for measurement in learned if measurement.facts["unit"] == "accuracy"]
     place = lambda share: LEFT + share * (WIDTH - LEFT - RIGHT)
     parts = [
         _text(0, 18, "The same trained models, with their memory and with an empty one"),
@@ -30,13 +37,13 @@ def worth(measurements: Sequence[Measurement]) -> str:
         f'<rect class="cleared" x="120" y="30" width="12" height="12"/>'
         f"{_text(138, 41, 'cleared before each segment (a dotted line: chance)', 'small')}",
     ]
-    for number, one in enumerate(tasks):
-        found = [record["found"] for record in one.facts["records"]]
+    for number, task in enumerate(tasks):
+        scores_by_seed = [record["found"] for record in task.facts["records"]]
         middle = TOP + number * ROW + ROW / 2
-        parts.append(_text(LEFT - 10, middle + 4, one.name, anchor="end"))
-        without = "cleared" if "cleared" in found[0] else "off"
+        parts.append(_text(LEFT - 10, middle + 4, task.name, anchor="end"))
+        without = "cleared" if "cleared" in scores_by_seed[0] else "off"
         for name, shift, height in (("kept", -11, 12), (without, 2, 7)):
-            values = [values[name] for values in found]
+            values = [scores[name] for scores in scores_by_seed]
             mean, kind = statistics.fmean(values), "kept" if name == "kept" else "cleared"
             parts.append(
                 f'<rect class="{kind}" x="{LEFT}" y="{middle + shift:g}" width="{place(mean) - LEFT:.1f}" '
@@ -46,7 +53,7 @@ def worth(measurements: Sequence[Measurement]) -> str:
                 ends, y = (place(min(values)), place(max(values))), middle + shift + height / 2
                 parts.append(f'<line class="line" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y:g}" y2="{y:g}"/>')
                 parts.append(_text(max(place(mean), ends[1]) + 8, y + 5, f"{100 * mean:.0f} %", "small"))
-        chance = place(one.facts["chance"])
+        chance = place(task.facts["chance"])
         parts.append(
             f'<line class="chance" x1="{chance:.1f}" x2="{chance:.1f}" y1="{middle - 14:g}" y2="{middle + 12:g}"/>'
         )
@@ -61,7 +68,7 @@ def worth(measurements: Sequence[Measurement]) -> str:
 
 
 def pictures(book: Book) -> dict[str, str]:
-    """File in the repository -> its text."""
+    """Returns all pictures of a book: path in the repository -> SVG. {} for a book without the measurements to draw."""
     measurements = book.measurements()
     return {"docs/images/worth.svg": worth(measurements)} if any(m.kind == "learns" for m in measurements) else {}
 

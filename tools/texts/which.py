@@ -1,4 +1,4 @@
-"""Which memory to use: what each costs in one decoder, what of it is differentiable, what was measured of it here."""
+"""Makes the table of memories to choose from: their costs in one decoder, their gradients, and our measurements."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NONE = "no memory"
 
 
 class Choice(NamedTuple):
-    """A row.
+    """A memory to choose, one row of the table.
 
     Attributes:
-      memory: as the measurement of costs names it.
-      gradients: what of it is differentiable.
-      measured: what was measured.
+      memory: Name of the memory in the measurement `memory_costs`.
+      gradients: Description of the parts of the memory that are differentiable.
+      measured: Function that makes the cell with our own measurements of the memory.
     """
 
     memory: str
@@ -33,63 +33,69 @@ def _perplexity(known: Known, kind: str, row: str) -> float:
     return math.exp(known.facts(kind, MODEL)["rows"][row]["test"])
 
 
-def _learned(known: Known, memory: str, what: str, control: str = "an empty memory", without: str = "cleared") -> str:
-    return f"{what}: {known.learned(memory, without)} against {control} ({link('learns')})"
+def _describe_effect(
+    known: Known, memory: str, what: str, control: str = "an empty memory", without: str = "cleared"
+) -> str:
+    return f"{what}: {known.describe_memory_effect(memory, without)} against {control} ({link('learns')})"
 
 
 def _transformer_xl(known: Known) -> str:
-    own, none = (_perplexity(known, "spalm", row) for row in ("transformer_xl", "no_memory"))
-    recall = _learned(known, "Transformer-XL", "recall over segments")
-    return f"{recall}; WikiText-2 perplexity, one seed: {own:.1f}, without memory {none:.1f} ({link('knn_lm')})"
+    perplexity, without = (_perplexity(known, "spalm", row) for row in ("transformer_xl", "no_memory"))
+    recall = _describe_effect(known, "Transformer-XL", "recall over segments")
+    return (
+        f"{recall}; WikiText-2 perplexity, one seed: {perplexity:.1f}, without memory {without:.1f} ({link('knn_lm')})"
+    )
 
 
 def _compressive(known: Known) -> str:
-    return _learned(known, "Compressive", "recall of what has left the positions", "empty slots", "not_compressed")
+    return _describe_effect(
+        known, "Compressive", "recall of what has left the positions", "empty slots", "not_compressed"
+    )
 
 
 def _memorizing(known: Known) -> str:
     recipe = "memory_gain_controls"
-    found = known.against(recipe, "Memorizing", "cache of 544 tokens", "test bits per byte", 3)
-    recall = _learned(known, "Memorizing", "recall beyond its cache")
-    return f"{recall}; Python, bits per byte: {found} against a cache of as many bytes ({link(recipe)})"
+    difference = known.against(recipe, "Memorizing", "cache of 544 tokens", "test bits per byte", 3)
+    recall = _describe_effect(known, "Memorizing", "recall beyond its cache")
+    return f"{recall}; Python, bits per byte: {difference} against a cache of as many bytes ({link(recipe)})"
 
 
 def _infinity_former(known: Known) -> str:
-    return _learned(known, "infinity-former", "when events were")
+    return _describe_effect(known, "infinity-former", "when events were")
 
 
 def _linear(row: str, contender: str) -> Callable[[Known], str]:
-    def said(known: Known) -> str:
+    def make_cell(known: Known) -> str:
         records = apart(known.facts("decode_speed", "linear_states"))
         longest = max(record["length"] for record in records)
         rates = {r["contender"]: statistics.median(r["tokens_per_second"]) for r in records if r["length"] == longest}
         text = "linear_states_wikitext2"
-        own, softmax = (known.mean(text, name, "test perplexity") for name in (row, "softmax, one segment"))
+        perplexity, softmax = (known.mean(text, name, "test perplexity") for name in (row, "softmax, one segment"))
         return (
             f"decodes {rates[contender] / rates['softmax']:.0f} times as fast at {longest:,} tokens "
-            f"({link('decode_speed')}); perplexity, one seed: {own:.0f}, softmax {softmax:.0f} ({link(text)})"
+            f"({link('decode_speed')}); perplexity, one seed: {perplexity:.0f}, softmax {softmax:.0f} ({link(text)})"
         )
 
-    return said
+    return make_cell
 
 
 def _memory_tokens(known: Known) -> str:
     recipe = "multi30k_memory_tokens"
-    found = known.against(recipe, "10 memory tokens", "no memory tokens", "test perplexity")
-    learned = _learned(known, "memory tokens, bottleneck", "a text through ten tokens", "empty ones")
-    return f"{learned}; translation: {found} ({link(recipe)})"
+    difference = known.against(recipe, "10 memory tokens", "no memory tokens", "test perplexity")
+    learned = _describe_effect(known, "memory tokens, bottleneck", "a text through ten tokens", "empty ones")
+    return f"{learned}; translation: {difference} ({link(recipe)})"
 
 
 def _memformer(known: Known) -> str:
-    return _learned(known, "Memformer", "recall over long noise", "empty slots")
+    return _describe_effect(known, "Memformer", "recall over long noise", "empty slots")
 
 
 def _facts(row: str) -> Callable[[Known], str]:
-    def said(known: Known) -> str:
-        found = known.against("fact_table", row, "network of equal cost", "test accuracy")
-        return f"facts: {found} against a network of equal cost ({link('fact_table')})"
+    def make_cell(known: Known) -> str:
+        difference = known.against("fact_table", row, "network of equal cost", "test accuracy")
+        return f"facts: {difference} against a network of equal cost ({link('fact_table')})"
 
-    return said
+    return make_cell
 
 
 def _spalm(known: Known) -> str:
@@ -105,15 +111,18 @@ def _spalm(known: Known) -> str:
 
 
 def _continuous_cache(known: Known) -> str:
-    own, without = _perplexity(known, "both", "cache"), _perplexity(known, "spalm", "transformer_xl")
-    return f"needs no training; one model: perplexity {own:.1f}, without {without:.1f} ({link('knn_lm')})"
+    perplexity, without = _perplexity(known, "both", "cache"), _perplexity(known, "spalm", "transformer_xl")
+    return f"needs no training; one model: perplexity {perplexity:.1f}, without {without:.1f} ({link('knn_lm')})"
 
 
 def _knn_lm(known: Known) -> str:
     facts = known.facts("knn_lm", MODEL)
     best = min(facts["knn_lm"], key=lambda row: row["validation"])
-    own, without = (math.exp(nats["test"]) for nats in (best, facts["base"]))
-    return f"needs no training, but a store; one model: perplexity {own:.1f}, without {without:.1f} ({link('knn_lm')})"
+    perplexity, without = (math.exp(nats["test"]) for nats in (best, facts["base"]))
+    return (
+        f"needs no training, but a store; one model: perplexity {perplexity:.1f}, without {without:.1f} "
+        f"({link('knn_lm')})"
+    )
 
 
 CHOICES = (
@@ -136,20 +145,22 @@ CHOICES = (
 
 
 def table(known: Known) -> str:
-    """The table: state of a row, and FLOPs of a token as a multiple of those without memory."""
+    """Returns the table of memories: bytes of state for a row of the batch, FLOPs of a token as a multiple of those
+    without memory, gradients, and our own measurements.
+    """
     records = {record["memory"]: record for record in known.facts("memory_costs", "decoder")["records"]}
     none = records[NONE]
     heads = ["memory", "state a row", "FLOPs a token", "differentiable", "in our own measurements"]
     rows = [[NONE, "0", f"{none['flops_per_token'] / 1e6:.0f} M", "", ""]]
     for choice in CHOICES:
-        own = records[choice.memory]
-        share = f"x {own['flops_per_token'] / none['flops_per_token']:.2f}"
-        rows.append([choice.memory, size(own["state_bytes"]), share, choice.gradients, choice.measured(known)])
+        record = records[choice.memory]
+        share = f"x {record['flops_per_token'] / none['flops_per_token']:.2f}"
+        rows.append([choice.memory, size(record["state_bytes"]), share, choice.gradients, choice.measured(known)])
     return f"\n{grid(heads, rows)}\n"
 
 
 def size(number: int) -> str:
-    """Bytes for people.
+    """Returns a number of bytes in KiB or MiB, as text.
 
     Example:
       >>> size(0), size(132353), size(12589056)
