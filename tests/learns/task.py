@@ -22,7 +22,7 @@ MEASURED_SEEDS = (*SEEDS, 3, 4, 5)
 STATES = ("kept", "cleared", "shuffled")
 KEPT, ALONE = "kept", "alone"
 LEAST_DEVIATION = 0.01
-"""Smallest standard deviation over seeds in the bounds: answers are about a thousand, and processors round differently."""
+"""Smallest standard deviation over seeds in bounds: answers are about a thousand, and processors round differently."""
 
 
 @dataclasses.dataclass(frozen=True)
