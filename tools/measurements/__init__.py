@@ -1,1 +1,1 @@
-"""What is measured of a model or of a run and is no training: each adds a line to the measurements of the results."""
+"""Scripts that measure a model or a run without being a training run. Each adds a record to the measurements."""

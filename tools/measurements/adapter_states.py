@@ -33,7 +33,7 @@ VOCAB = 4096
 
 
 class Contender:
-    """A model with adapters, its state and its compiled step."""
+    """A model with adapters, its training state and its compiled training step."""
 
     def __init__(self, name: str, first_adapted: int, stored: bool, args: argparse.Namespace):
         self.name, self.seconds = name, []
@@ -68,6 +68,7 @@ class Contender:
         self.trained = count_trained(self.state.params, lora)
 
     def run(self, record: bool) -> None:
+        """Runs one training step, and adds its seconds to `seconds` where `record` is set."""
         start = time.perf_counter()
         self.state, metrics = self.step(self.state, self.batch)
         jax.block_until_ready((metrics, self.state.step))
@@ -106,8 +107,8 @@ def main(arguments: list[str] | None = None) -> None:
         options = f"--dim {args.dim} --rounds {args.rounds}"
         command = f"python -m tools.measurements.adapter_states {options} --record '{args.record}'"
         title = f"A step of adapters above stored states: {args.record}"
-        found = measured("adapter_states", args.record, together(rows), command=command, title=title, about=about)
-        pages.record(found)
+        measurement = measured("adapter_states", args.record, together(rows), command=command, title=title, about=about)
+        pages.record(measurement)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
-"""Attention of a model that has grown beside that of its ancestors on the same text, head by head.
+"""Compares the attention of a grown model with that of its ancestors on the same text, head by head.
 
     python -m tools.measurements.ancestors --run RUN --name "ELLE, order 1" --to ancestors.npz
 
-RUN is of a method that grows, such as `configs/lifelong_pretraining.py --variant elle`, trained with
-`--training.keep-checkpoints 99`: without it only the last two checkpoints stay, and earlier generations are gone. All
-generations read the same pieces of the first domain. The arrays, where wanted, go to a file: `tokens` `[queries]` of
-the first piece, and of each checkpoint its `attention_<generation>_<updates>` `[layers, heads, queries, keys]`; of each
-pair `sources_<...>` `[layers, heads, 2]`, `weights/relatives_<...>` and `beyond_even/relatives_<...>` `[layers, heads]`
-and likewise `beside` and `others`, named by generation and updates of both.
+RUN is the directory of a run whose model grows, such as `configs/lifelong_pretraining.py --variant elle`, trained with
+`--training.keep-checkpoints 99`. Without this option only the last two checkpoints stay, and earlier generations are
+gone. All generations read the same pieces of the first domain. `--to` writes the arrays to a file:
+
+- `tokens` `[queries]` has the tokens of the first piece.
+- `attention_<generation>_<updates>` `[layers, heads, queries, keys]` has the attention of a checkpoint.
+- `sources_<...>` `[layers, heads, 2]` has the sources of the heads of a pair of checkpoints.
+- `weights/<kind>_<...>` and `beyond_even/<kind>_<...>` `[layers, heads]` have the correlations of a pair. The kinds are
+  `relatives`, `beside` and `others`.
+
+Arrays of a pair are named by the generation and the updates of both.
 """
 
 from __future__ import annotations
@@ -27,38 +32,43 @@ from tools.results.ledger import ROOT, Book, measured
 
 
 def describe(correlations: HeadCorrelations) -> dict[str, Any]:
-    """Means over all heads, and over those of each layer; None where there is nothing to correlate."""
+    """Returns the mean of each correlation over all heads, and over the heads of each layer.
+
+    A mean is None where no head has a correlation.
+    """
     mean = lambda values: float(np.mean(values[np.isfinite(values)])) if np.isfinite(values).any() else None
-    named = correlations._asdict()
-    layers = {name: [mean(layer) for layer in values] for name, values in named.items()}
-    return {**{name: mean(values) for name, values in named.items()}, "layers": layers}
+    values_by_kind = correlations._asdict()
+    layers = {name: [mean(layer) for layer in values] for name, values in values_by_kind.items()}
+    return {**{name: mean(values) for name, values in values_by_kind.items()}, "layers": layers}
 
 
 def measure(run: Path, pieces: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Facts and arrays.
+    """Returns the facts of the measurement, and the arrays that `--to` writes.
 
     Args:
-      run: with checkpoints of several generations.
-      pieces: of the validation split of its first domain, at most.
+      run: Run directory with checkpoints of several generations.
+      pieces: Largest number of pieces of text to read, from the validation split of the first domain.
 
     Raises:
-      ValueError: as `memjax.report.ancestors.read_lineage`.
+      ValueError: `memjax.report.ancestors.read_lineage` refuses the run.
     """
     lineage = read_lineage(run, pieces)
-    rows, found = lineage.rows, list[dict[str, Any]]()
+    rows, pair_facts = lineage.rows, list[dict[str, Any]]()
     arrays = {"tokens": np.asarray(rows.inputs[0])}
     arrays |= {f"attention_{look}": maps.weights[:, 0] for look, maps in lineage.maps.items()}
     for pair in lineage.pairs():
-        one, other = pair.ancestor, pair.descendant
-        arrays[f"sources_{one}_{other}"] = pair.sources
-        facts: dict[str, Any] = {"generations": [one.generation, other.generation]}
-        facts |= {"updates": [one.updates, other.updates], "sources": pair.sources[:, 0, 0].tolist()}
+        ancestor, descendant = pair.ancestor, pair.descendant
+        arrays[f"sources_{ancestor}_{descendant}"] = pair.sources
+        facts: dict[str, Any] = {"generations": [ancestor.generation, descendant.generation]}
+        facts |= {"updates": [ancestor.updates, descendant.updates], "sources": pair.sources[:, 0, 0].tolist()}
         for kind, correlations in (("weights", pair.weights), ("beyond_even", pair.beyond)):
             facts[kind] = describe(correlations)
-            arrays |= {f"{kind}/{name}_{one}_{other}": values for name, values in correlations._asdict().items()}
-        found.append(facts)
-    read = {"pieces": int(rows.mask.any(axis=1).sum()), "tokens": int(rows.mask.sum()), "domain": lineage.domain}
-    return {"versions": versions(), **read, "pairs": found}, arrays
+            arrays |= {
+                f"{kind}/{name}_{ancestor}_{descendant}": values for name, values in correlations._asdict().items()
+            }
+        pair_facts.append(facts)
+    counts = {"pieces": int(rows.mask.any(axis=1).sum()), "tokens": int(rows.mask.sum()), "domain": lineage.domain}
+    return {"versions": versions(), **counts, "pairs": pair_facts}, arrays
 
 
 def main(arguments: list[str] | None = None) -> int:

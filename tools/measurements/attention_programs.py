@@ -1,8 +1,8 @@
-"""The programs of attention, compiled for TPUs: memory and traffic of one layer's attention, forward and backward.
+"""Compiles programs of attention for TPUs: memory and traffic of one layer's attention, forward and backward.
 
     python -m tools.measurements.attention_programs
 
-Nothing is run. Every program is compiled for a chip that is not there. It needs the extra `plan`.
+Nothing is run. Every program is compiled for a chip that need not be there. This needs the extra `plan`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIZES: dict[str, dict[str, int]] = {
         "chunk_length": 128,
     },
 }
-"""positions -> sizes of the attention on one device"""
+"""Kind of positions -> sizes of the attention on one device."""
 BUCKETS = BucketProjector(query_key_norm=False)
 PROGRAMS = {
     "rotary": ("reference", "blocks", "fused"),
@@ -53,7 +53,7 @@ PROGRAMS = {
 
 
 def arrays_of(positions: str, device: Any) -> dict[str, Any]:
-    """Shapes of the arguments, bfloat16 on one device."""
+    """Returns the shapes of the arrays that an attention reads, bfloat16 on one device, by their names."""
     sizes = SIZES[positions]
     shape = lambda *axes, dtype=jnp.bfloat16: jax.ShapeDtypeStruct(axes, dtype, sharding=SingleDeviceSharding(device))
     rows, length, total = sizes["rows"], sizes["length"], sizes["slots"] + sizes["length"]
@@ -67,7 +67,10 @@ def arrays_of(positions: str, device: Any) -> dict[str, Any]:
 
 
 def make_program(program: str, slots: int) -> Callable[..., Any]:
-    """Makes the gradient of an attention with respect to all its arrays; `valid` has the slots and tokens."""
+    """Makes a function `(arrays, valid)`, the gradient of an attention with respect to all its arrays.
+
+    `valid` says which slots of the memory and which tokens of the segment are there, in this order.
+    """
 
     def total(arrays: dict[str, Any], valid: jax.Array) -> jax.Array:
         queries, keys, values = (arrays[name] for name in ("queries", "keys", "values"))
@@ -90,7 +93,10 @@ def make_program(program: str, slots: int) -> Callable[..., Any]:
 
 
 def make_linear_program(program: str, chunk_length: int) -> Callable[..., Any]:
-    """Makes the gradient of a linear attention, by one product of all queries and keys or in chunks."""
+    """Makes a function `(arrays, valid)`, the gradient of a linear attention with respect to all its arrays.
+
+    The program "reference" makes one product of all queries and keys, any other works in chunks of `chunk_length`.
+    """
 
     def total(arrays: dict[str, Any], valid: jax.Array) -> jax.Array:
         length = 0 if program == "reference" else chunk_length
@@ -101,7 +107,7 @@ def make_linear_program(program: str, chunk_length: int) -> Callable[..., Any]:
 
 
 def measure(positions: str, program: str, topology: Topology) -> dict[str, Any]:
-    """Compiles one program for one chip."""
+    """Compiles one program for one chip, and returns its memory, traffic, operations and estimated time."""
     device = topology.devices()[0]
     arrays, sizes = arrays_of(positions, device), SIZES[positions]
     valid = jax.ShapeDtypeStruct(
@@ -127,6 +133,7 @@ def measure(positions: str, program: str, topology: Topology) -> dict[str, Any]:
 
 
 def measure_all() -> Iterator[dict[str, Any]]:
+    """Measures every program on every chip, and prints each record."""
     for chip in CHIPS:
         for positions, programs in PROGRAMS.items():
             for program in programs:

@@ -1,12 +1,13 @@
-"""An imported language model beside `transformers` on the same weights: nats through a window, and tokens a second.
+"""Compares an imported language model with `transformers` on the same weights: nats in a window, tokens a second.
 
     memjax import --weights SmolLM2.gguf --run runs/smollm2
     python -m tools.measurements.beside_transformers windows --run RUN --python PYTHON --text TEXT --record NAME
     python -m tools.measurements.beside_transformers speed --run RUN --python PYTHON --record NAME
 
-PYTHON is the interpreter of an environment with torch and transformers. The weights that it reads are those that
-`memjax export` writes. `windows` reads a text in segments with a memory of `same_length`, and at once with the class
-of Mistral in transformers and a sliding window of as many keys. `speed` takes turns between both, with as many threads.
+PYTHON is the interpreter of an environment with torch and transformers. It reads the weights that `memjax export`
+writes. `windows` compares the nats of a text: memjax reads it in segments with `same_length` and a memory, and the
+Mistral class of transformers reads it at once with a sliding window of as many keys. `speed` lets both take turns, with
+the same number of threads.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from tools.results.ledger import measured, together
 SEGMENT, THREADS = 512, 2
 PROMPT, NEW = 512, 256
 SCORED = (8, 512)
-"""rows and tokens of what is scored"""
+"""Number of rows, and of tokens in each, of the batch whose scoring is timed."""
 
 
 class Peer:
-    """A process of `transformers_worker`."""
+    """A process of `transformers_worker`, which answers requests."""
 
     def __init__(self, python: str, folder: Path):
         command = [python, str(Path(__file__).with_name("transformers_worker.py")), str(folder), str(THREADS)]
@@ -50,7 +51,7 @@ class Peer:
         self.versions = self._read()
 
     def __call__(self, what: str, **request: Any) -> Any:
-        """The answer to a request."""
+        """Sends the request named `what`, and returns the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"what": what, **request}) + "\n")
         self.process.stdin.flush()
@@ -65,7 +66,7 @@ class Peer:
 
 
 class Ours:
-    """The model of a run with another memory."""
+    """The model of a run, with some settings of its attention's memory replaced."""
 
     def __init__(self, run: str, **memory: Any):
         self.run = load_run(run)
@@ -83,51 +84,54 @@ class Ours:
         return -jnp.take_along_axis(scores, targets[..., None], -1)[..., 0], state
 
     def nats(self, ids: np.ndarray) -> np.ndarray:
-        """Nats of every token but the first, read segment by segment."""
-        state, found = self.model.init_state(1), []
+        """Returns the nats of every token but the first, read segment by segment."""
+        state, all_nats = self.model.init_state(1), []
         for first in range(0, len(ids) - 1, SEGMENT):
             tokens, targets = ids[None, first : first + SEGMENT], ids[None, first + 1 : first + 1 + SEGMENT]
             nats, state = self.read(self.variables, jnp.asarray(tokens), jnp.asarray(targets), state)
-            found.append(np.asarray(nats)[0])
-        return np.concatenate(found)
+            all_nats.append(np.asarray(nats)[0])
+        return np.concatenate(all_nats)
 
     def seconds_of_scores(self, rows: np.ndarray) -> float:
-        """Time of a forward pass with the probabilities of all tokens."""
+        """Returns the seconds of a forward pass with the probabilities of all tokens."""
         tokens, state = jnp.asarray(rows), self.model.init_state(len(rows))
         start = time.perf_counter()
         jax.block_until_ready(self.read(self.variables, tokens, tokens, state))
         return time.perf_counter() - start
 
     def generate(self, rows: np.ndarray) -> tuple[float, list[list[int]]]:
-        """Time of the new tokens after a prompt, the prompt included, and the tokens."""
+        """Returns the seconds that the new tokens of all rows take, prompts included, and the new tokens."""
         prompts, start = [[int(token) for token in row] for row in rows], time.perf_counter()
         settings: dict[str, Any] = {"segment_length": SEGMENT, "max_tokens": NEW, "block": NEW}
-        found = generate(self.model, self.variables, prompts, sampling=Sampling(temperature=0.0), **settings)
-        return time.perf_counter() - start, found
+        new_tokens = generate(self.model, self.variables, prompts, sampling=Sampling(temperature=0.0), **settings)
+        return time.perf_counter() - start, new_tokens
 
 
-def windows(given: argparse.Namespace, peer: Peer) -> list[dict[str, Any]]:
-    """Mean nats of both sides, by segments of `SEGMENT` tokens and a memory of three of them."""
+def measure_windows(options: argparse.Namespace, peer: Peer) -> list[dict[str, Any]]:
+    """Returns a row with the mean nats of both sides, for segments of `SEGMENT` tokens and a memory of three segments.
+
+    The text is read from the file of `--text`.
+    """
     memory = 3 * SEGMENT
-    ours = Ours(given.run, memory_length=memory, same_length=True, sinks=0)
+    ours = Ours(options.run, memory_length=memory, same_length=True, sinks=0)
     tokenizer = ours.run.experiment.tokenizer
-    text = Path(given.text).read_text("utf-8")
-    ids = np.array([tokenizer.begin_id, *tokenizer.encode(text[: 8 * given.tokens])], np.int32)[: given.tokens + 1]
-    found, theirs = ours.nats(ids), np.array(peer("windows", ids=ids.tolist(), window=memory)["nats"])
-    far = float(np.abs(found - theirs).max())
-    facts = {"tokens": len(found), "memory_length": memory, "nats": float(found.mean())}
-    facts |= {"nats_of_transformers": float(theirs.mean()), "largest_difference_of_a_token": far}
-    return [facts | {"relative_difference": abs(float(found.mean() / theirs.mean()) - 1)}]
+    text = Path(options.text).read_text("utf-8")
+    ids = np.array([tokenizer.begin_id, *tokenizer.encode(text[: 8 * options.tokens])], np.int32)[: options.tokens + 1]
+    nats, their_nats = ours.nats(ids), np.array(peer("windows", ids=ids.tolist(), window=memory)["nats"])
+    far = float(np.abs(nats - their_nats).max())
+    facts = {"tokens": len(nats), "memory_length": memory, "nats": float(nats.mean())}
+    facts |= {"nats_of_transformers": float(their_nats.mean()), "largest_difference_of_a_token": far}
+    return [facts | {"relative_difference": abs(float(nats.mean() / their_nats.mean()) - 1)}]
 
 
-def speed(given: argparse.Namespace, peer: Peer) -> list[dict[str, Any]]:
-    """Tokens a second of both sides in turns, and the ratio with its interval."""
+def measure_speed(options: argparse.Namespace, peer: Peer) -> list[dict[str, Any]]:
+    """Returns rows with the tokens a second of both sides, measured in turns, and their ratio with its interval."""
     draw, rows = np.random.default_rng(0), []
-    scoring, decoding = Ours(given.run, memory_length=0, sinks=0), Ours(given.run, memory_length=SEGMENT, sinks=0)
+    scoring, decoding = Ours(options.run, memory_length=0, sinks=0), Ours(options.run, memory_length=SEGMENT, sinks=0)
     tokens = draw.integers(10, 40_000, SCORED)
     score = lambda: peer("score", rows=tokens.tolist())["seconds"]
     rows.append(
-        _turns(given, f"scores of {SCORED[0]} x {SCORED[1]}", tokens.size, scoring.seconds_of_scores, tokens, score)
+        _turns(options, f"scores of {SCORED[0]} x {SCORED[1]}", tokens.size, scoring.seconds_of_scores, tokens, score)
     )
     for batch in (1, 8):
         prompts = draw.integers(10, 40_000, (batch, PROMPT))
@@ -141,17 +145,28 @@ def speed(given: argparse.Namespace, peer: Peer) -> list[dict[str, Any]]:
             same = np.mean(np.array(mine) == np.array(answer["tokens"]))
             name = f"decoding, batch {batch}, transformers with a {'static, compiled' if static else 'growing'} cache"
             theirs = lambda request=request: peer("generate", **request)["seconds"]
-            row = _turns(given, name, batch * NEW, lambda given_rows: decoding.generate(given_rows)[0], prompts, theirs)
+            row = _turns(
+                options, name, batch * NEW, lambda batch_rows: decoding.generate(batch_rows)[0], prompts, theirs
+            )
             rows.append(row | {"same_tokens": float(same)})
     return rows
 
 
 def _turns(
-    given: argparse.Namespace, name: str, count: int, ours: Any, tokens: np.ndarray, theirs: Any
+    options: argparse.Namespace, name: str, count: int, ours: Any, tokens: np.ndarray, theirs: Any
 ) -> dict[str, Any]:
-    """A row: both sides warm, then in turns."""
+    """Warms up both sides, measures them in turns, and returns the row of the table.
+
+    Args:
+      options: Options of the command line.
+      name: Name of the row.
+      count: Number of tokens of one turn.
+      ours: Function of `tokens` that returns the seconds of memjax.
+      tokens: Tokens that memjax reads.
+      theirs: Function without arguments that returns the seconds of transformers.
+    """
     ours(tokens), theirs()
-    times: list[tuple[float, float]] = [(ours(tokens), theirs()) for _ in range(given.rounds)]
+    times: list[tuple[float, float]] = [(ours(tokens), theirs()) for _ in range(options.rounds)]
     mine, others = zip(*times, strict=True)
     ratio = speed_ratio(list(mine), list(others))
     print(name, times, flush=True)
@@ -165,9 +180,12 @@ def _turns(
     }
 
 
-def bound(given: argparse.Namespace) -> dict[str, float]:
-    """Seconds that a token takes at least where all weights are read once: their bytes over the bandwidth of memory."""
-    run, large = load_run(given.run), np.ones(64 * 2**20, np.float32)
+def compute_speed_bound(options: argparse.Namespace) -> dict[str, float]:
+    """Returns the largest possible number of tokens a second if every token reads all weights once.
+
+    The dict also has the bytes of the weights and the measured bandwidth of memory.
+    """
+    run, large = load_run(options.run), np.ones(64 * 2**20, np.float32)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(run.variables["params"]))
     times = []
     for _ in range(5):
@@ -193,25 +211,27 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192, help="tokens that `windows` reads")
     parser.add_argument("--rounds", type=int, default=5, help="turns of `speed`")
     parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "exported"
-        if memjax(["export", "--run", given.run, "--to", str(target)]):
+        if memjax(["export", "--run", options.run, "--to", str(target)]):
             sys.exit("memjax export failed")
-        peer = Peer(given.python, target)
-        rows = windows(given, peer) if given.what == "windows" else speed(given, peer)
+        peer = Peer(options.python, target)
+        rows = measure_windows(options, peer) if options.what == "windows" else measure_speed(options, peer)
         shutil.rmtree(target)
     facts = {**together(rows), "versions": {"jax": jax.__version__, **peer.versions}}
-    about = ABOUT[given.what]
-    if given.what == "speed":
-        facts["bound"] = bound(given)
+    about = ABOUT[options.what]
+    if options.what == "speed":
+        facts["bound"] = compute_speed_bound(options)
         about += BOUND.format(threads=THREADS, **facts["bound"])
     print(json.dumps(facts, indent=1))
-    if given.record:
-        words = f"python -m tools.measurements.beside_transformers {given.what} --run RUN --python PYTHON"
-        command = f"{words}{' --text TEXT' if given.what == 'windows' else ''} --record '{given.record}'"
-        title = f"{given.record} beside transformers: {'a window' if given.what == 'windows' else 'tokens a second'}"
-        pages.record(measured(f"llm_{given.what}", given.record, facts, command=command, title=title, about=about))
+    if options.record:
+        words = f"python -m tools.measurements.beside_transformers {options.what} --run RUN --python PYTHON"
+        command = f"{words}{' --text TEXT' if options.what == 'windows' else ''} --record '{options.record}'"
+        title = (
+            f"{options.record} beside transformers: {'a window' if options.what == 'windows' else 'tokens a second'}"
+        )
+        pages.record(measured(f"llm_{options.what}", options.record, facts, command=command, title=title, about=about))
 
 
 ABOUT = {

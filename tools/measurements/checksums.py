@@ -1,8 +1,8 @@
-"""Cost of checksums as shares of a training step, and the time until a large token file is open.
+"""Measures checksums as shares of a training step, and the time until a large token file is open.
 
     python -m tools.measurements.checksums [--gigabytes 1]
 
-Every share is that of one step of a small model on this machine. Larger models have longer steps, and smaller shares.
+Every share is one of a step of a small model on this machine. Larger models have longer steps, and smaller shares.
 The exit code is 1 if a share is 1 % or more, or if the file takes a second or longer to open.
 """
 
@@ -38,20 +38,20 @@ from tools.results import pages
 from tools.results.ledger import measured, together
 
 MOST_SHARE, MOST_SECONDS = 0.01, 1.0
-"""limits of a share of a step, and of the time until a token file of a gigabyte is open"""
+"""Limits that the exit code checks: share of a step, and seconds until the token file is open."""
 DOCUMENT_TOKENS, BYTES_OF_TOKEN = 2_500, 2
 TITLE = "Checksums"
 
 
 def settings() -> config.Config:
-    """The settings of the small model."""
+    """Returns the configuration of the small model."""
     model = config.Model(dim=128, num_layers=2, num_heads=4, attention=config.TransformerXL(memory_length=128))
     data = config.Data(source=config.KeyValueRecall(), batch_size=16, segment_length=128)
     return config.Config(model=model, data=data)
 
 
 def seconds_of(function: Callable[[], Any], repeats: int, clock: Callable[[], float] = time.process_time) -> float:
-    """Median of the seconds of a call by a clock, by default of the CPU, after one call for warming up."""
+    """Returns the median seconds of a call, after one call for warming up. The default clock counts CPU seconds."""
     function()
     seconds = []
     for _ in range(repeats):
@@ -62,7 +62,7 @@ def seconds_of(function: Callable[[], Any], repeats: int, clock: Callable[[], fl
 
 
 def seconds_of_step(repeats: int) -> float:
-    """Median of the CPU seconds of a training step of the small model."""
+    """Returns the median CPU seconds of a training step of the small model."""
     make_learner, stages = make_single_stage(make_experiment(settings()), None, make_objective)
     learner = CompiledLearner(None, make_learner(()))
     holder = [learner.init(learner.new_variables())]
@@ -77,7 +77,7 @@ def seconds_of_step(repeats: int) -> float:
 
 
 def shares(repeats: int) -> list[dict[str, Any]]:
-    """CPU seconds of every kind of checksum, and their shares of a step."""
+    """Returns a row for each kind of checksum, with its CPU seconds and their share of a step."""
     step, data, run = seconds_of_step(repeats), settings().data, config_to_dict(settings())
     line = {"step": 1, "attempt": 1, "kind": "train", **{f"metric_{number}": number / 7 for number in range(20)}}
     block = np.random.default_rng(0).bytes(BLOCK_BYTES)
@@ -110,7 +110,7 @@ def write_token_file(folder: Path, size: int) -> None:
 
 
 def open_token_file(size: int, repeats: int) -> dict[str, Any]:
-    """Seconds until a token file of `size` bytes is open, and its first document is read."""
+    """Returns the seconds until a token file of `size` bytes is open, and until its first document is read."""
     with tempfile.TemporaryDirectory(prefix="memjax-checksums-") as place:
         folder = Path(place) / "tokens"
         write_token_file(folder, size)

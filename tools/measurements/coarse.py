@@ -1,9 +1,9 @@
-"""One adaptation for a whole test set beside one for each text: seconds and accuracy of the same run, in alternation.
+"""Compares one adaptation for a whole test set with one for each text: seconds and accuracy of the same run, in turns.
 
     python -m tools.measurements.coarse RUN      # a finished run of MbPA++
 
-The memory, the parameters, the steps and what is adapted are those of the run. Without adaptation the same rows are
-scored as they are: what that takes is no part of an adaptation.
+The memory, the parameters, the steps and the adapted parameters are those of the run. The same rows are also scored
+without adaptation, because the time of scoring is no part of an adaptation.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tools.results import pages
 from tools.results.ledger import measured
 
 TEXTS = 200
-"""test texts of the last task"""
+"""Number of test texts, from the last task."""
 FORMS = {
     "none": "no adaptation",
     "each": "each text to its own neighbours (MbPA++)",
     "together": "once, to the neighbours of their mean key",
 }
 SCOPES = {"each": "per_example", "together": "per_batch"}
-"""form -> `adaptation_scope` of `MetaMbPA`"""
+"""Form of adaptation -> `adaptation_scope` of `MetaMbPA`."""
 
 
-def answering(config: Config, form: str, **fields: Any) -> Config:
-    """A run of MbPA++ or Meta-MbPA, answering in another form.
+def with_adaptation(config: Config, form: str, **fields: Any) -> Config:
+    """Returns the configuration of a run of MbPA++ or Meta-MbPA that adapts in another form when it answers.
 
     Args:
-      config: of the run.
-      form: Key of `SCOPES`.
-      **fields: further ones of it.
+      config: Configuration of the run.
+      form: Form of adaptation, a key of `SCOPES`.
+      **fields: Further fields of `MetaMbPA` to replace.
     """
     assert config.lifelong is not None
     trained = config.lifelong.method
@@ -53,50 +53,50 @@ def answering(config: Config, form: str, **fields: Any) -> Config:
 
 
 def config_of(config: Config, form: str) -> Config:
-    """The same run, with all texts scored side by side."""
+    """Returns the configuration of a run with a form of adaptation, a key of `FORMS`, and all texts in one batch."""
     assert config.lifelong is not None
     task = config.lifelong.ordered_tasks[-1].name
-    changed = answering(config, "each", adaptation_steps=0) if form == "none" else answering(config, form)
-    named: dict[str, Any] = {
+    changed = with_adaptation(config, "each", adaptation_steps=0) if form == "none" else with_adaptation(config, form)
+    fields: dict[str, Any] = {
         "task": task,
         "batch_size": TEXTS,
         "split": "test",
         "compute_accuracy": True,
         "max_segments": 1,
     }
-    evaluation = dataclasses.replace(config.evaluation, **named)
+    evaluation = dataclasses.replace(config.evaluation, **fields)
     return dataclasses.replace(changed, evaluation=evaluation, evaluations=())
 
 
 def measure(run: Path, rounds: int) -> dict[str, Any]:
-    """Every number."""
+    """Measures every form of adaptation, and returns all numbers of the table."""
     config, load = load_config(run), os.getloadavg()[0]
-    opened = {form: config_of(config, form) for form in FORMS}
+    configs = {form: config_of(config, form) for form in FORMS}
     seconds: dict[str, list[float]] = {form: [] for form in FORMS}
     accuracy: dict[str, float | None] = {}
     ready = {}
-    for form, one in opened.items():
-        loaded = load_run(run, one)
-        ready[form] = (loaded, loaded.experiment.evaluator(one.evaluation))
+    for form, form_config in configs.items():
+        loaded = load_run(run, form_config)
+        ready[form] = (loaded, loaded.experiment.evaluator(form_config.evaluation))
         accuracy[form] = ready[form][1](loaded.variables).accuracy
     for _ in range(rounds):
         for form, (loaded, evaluator) in ready.items():
             began = time.perf_counter()
             evaluator(loaded.variables)
             seconds[form].append(time.perf_counter() - began)
-    found = {form: quartiles(values) for form, values in seconds.items()}
+    quartiles_by_form = {form: quartiles(values) for form, values in seconds.items()}
     return {
         "load": load,
         "versions": versions(),
         "texts": TEXTS,
         "steps": config.lifelong.method.adaptation_steps,  # type: ignore[union-attr]
-        "forms": [{"form": form, "seconds": found[form], "accuracy": accuracy[form]} for form in FORMS],
+        "forms": [{"form": form, "seconds": quartiles_by_form[form], "accuracy": accuracy[form]} for form in FORMS],
     }
 
 
 def about(facts: dict[str, Any]) -> str:
-    """What is measured and how."""
-    median = {one["form"]: one["seconds"]["median"] for one in facts["forms"]}
+    """Returns the text above the table: what was measured, and how."""
+    median = {row["form"]: row["seconds"]["median"] for row in facts["forms"]}
     alone = {form: median[form] - median["none"] for form in ("each", "together")}
     ratio = alone["each"] / alone["together"]
     return (

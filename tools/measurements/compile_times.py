@@ -1,10 +1,10 @@
-"""Where the compilation of a training step goes on a CPU, with unrolled and with scanned layers.
+"""Measures the phases of the compilation of a training step on a CPU, with unrolled and with scanned layers.
 
     python -m tools.measurements.compile_times [--layers 4] [--repeats 3]
 
-CPU seconds of all threads of this process, the median of the repeats: tracing, lowering, and the compilation by XLA
-without a cache. The phases of XLA are those of its profiler: the time that threads spend in them, without waiting,
-gives their shares of the CPU seconds.
+The numbers are CPU seconds of all threads of this process, the median of the repeats: tracing, lowering, and the
+compilation by XLA without a cache. The phases of XLA are those of its profiler. The time that threads spend in a phase,
+without waiting, gives its share of the CPU seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ PHASES = {
 
 
 def thread_seconds(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Sums the seconds that threads spend in each phase of a compilation; 'other' is the rest of its own thread.
+    """Sums the seconds that threads spend in each phase of a compilation.
+
+    The phase 'other' is the rest of the time of the thread that compiles.
 
     Args:
       events: Complete events of a profile, with `name` and `dur` in microseconds.

@@ -1,4 +1,4 @@
-"""FLOPs and state of Memformer, Transformer-XL and a Transformer without memory at the sizes of WikiText-103.
+"""Counts FLOPs and state of Memformer, Transformer-XL and a plain Transformer at the sizes for WikiText-103.
 
     python -m tools.measurements.costs             # counts; seconds
     python -m tools.measurements.costs --compile   # also temporaries, as the compiler plans them; minutes
@@ -34,7 +34,13 @@ COMPILED = (1024, 2048)
 
 
 def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.ModelBase:
-    """The model of a row: `memory` is slots of Memformer or positions of Transformer-XL's memory."""
+    """Returns the settings of the model of a row.
+
+    Args:
+      kind: 'memformer', 'transformer_xl' or 'transformer'.
+      memory: Number of slots of Memformer, or of positions of Transformer-XL's memory. Not read for 'transformer'.
+      sizes: Sizes of the model, with the keys of `SIZES`.
+    """
     common = {"dim": sizes["dim"], "num_layers": sizes["layers"], "num_heads": sizes["heads"], "scan_layers": True}
     common["feed_forward"] = config.Dense(dim=sizes["hidden"])
     if kind == "memformer":
@@ -44,7 +50,10 @@ def model_config(kind: str, memory: int, sizes: dict[str, Any]) -> config.ModelB
 
 
 def program(model_config: config.ModelBase, vocab: int, rows: int, length: int) -> tuple[Any, tuple[Any, ...]]:
-    """`loss(params, state, tokens) -> (nats, state)` of one segment of all rows, and the shapes of its arguments."""
+    """Returns a function `loss(params, state, tokens) -> (nats, state)`, and the shapes of its arguments.
+
+    The function reads one segment of all rows. `nats` is the sum over all tokens.
+    """
     described = config.Config(model=model_config, data=config.Data(segment_length=length))
     model = make_model(described, vocab, vocab_multiple=1)
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
@@ -65,7 +74,7 @@ def program(model_config: config.ModelBase, vocab: int, rows: int, length: int) 
 
 
 def row_by_row(loss: Any, rows: int) -> Any:
-    """The same program, one row after the other; the state of all is updated in place."""
+    """Returns a function like `loss` that reads one row after the other, and updates the state of all rows in place."""
 
     def all_rows(params: Any, state: Any, tokens: Any) -> Any:
         axes = state_axes(state)
@@ -84,7 +93,7 @@ def row_by_row(loss: Any, rows: int) -> Any:
 
 
 def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compiled: bool = False) -> dict[str, Any]:
-    """One record: operations and state of one row, and with `compiled` the temporaries of all rows."""
+    """Returns the record of a model: operations and state of a row, and with `compiled` the temporaries of all rows."""
     loss, shapes = program(model_config(kind, memory, sizes), sizes["vocab"], sizes["batch"], length)
     flops = count_flops(loss, *shapes)
     record = {"kind": kind, "memory": memory, "length": length, "rows": sizes["batch"]}
@@ -98,7 +107,7 @@ def measure(kind: str, memory: int, length: int, sizes: dict[str, Any], *, compi
 
 
 def measure_all(sizes: dict[str, Any], *, compiled: bool = False) -> list[dict[str, Any]]:
-    """All records: by memory, and by length of the text."""
+    """Returns all records: first by size of the memory, then by length of the text."""
     with_memory = ("memformer", "transformer_xl")
     by_memory = [
         measure(kind, memory, sizes["length"], sizes, compiled=compiled and memory in COMPILED)
@@ -109,30 +118,31 @@ def measure_all(sizes: dict[str, Any], *, compiled: bool = False) -> list[dict[s
 
 
 def ratios(records: list[dict[str, Any]]) -> dict[str, float]:
-    """What the paper claims, as counted: slopes in the memory, state, and memory beyond the weights."""
+    """Computes the ratios that the paper claims: slopes in the memory, state, and memory beyond the weights."""
     at = {(record["kind"], record["memory"]): record for record in records if record["memory"]}
     slope = lambda kind: (
         (at[kind, MEMORIES[-1]]["flops"] - at[kind, MEMORIES[0]]["flops"]) / (MEMORIES[-1] - MEMORIES[0])
     )
-    found = {"slope of FLOPs in slots, Memformer to Transformer-XL": slope("memformer") / slope("transformer_xl")}
+    values = {"slope of FLOPs in slots, Memformer to Transformer-XL": slope("memformer") / slope("transformer_xl")}
     for memory in COMPILED:
         ours, other = at["memformer", memory], at["transformer_xl", memory]
-        found[f"FLOPs at {memory:,}, Transformer-XL to Memformer"] = other["flops"] / ours["flops"]
-        found[f"state at {memory:,}, Transformer-XL to Memformer"] = other["state_bytes"] / ours["state_bytes"]
+        values[f"FLOPs at {memory:,}, Transformer-XL to Memformer"] = other["flops"] / ours["flops"]
+        values[f"state at {memory:,}, Transformer-XL to Memformer"] = other["state_bytes"] / ours["state_bytes"]
         for key, how in TEMPORARIES.items():
             if key in ours:
                 name = f"state and temporaries{how} at {memory:,}, Transformer-XL to Memformer"
-                found[name] = _beyond(other, key) / _beyond(ours, key)
-    return found
+                values[name] = _beyond(other, key) / _beyond(ours, key)
+    return values
 
 
 def _temporaries(program: Any, shapes: tuple[Any, ...]) -> int:
+    """Returns the bytes of temporary arrays of a program, as the compiler plans them."""
     analysis: Any = jax.jit(program).lower(*shapes).compile().memory_analysis()
     return analysis.temp_size_in_bytes
 
 
 def _beyond(record: dict[str, Any], key: str) -> float:
-    """Bytes of the state of all rows, and of temporaries."""
+    """Returns the bytes of the state of all rows and of the temporaries that `key` of the record counts."""
     return record["state_bytes"] * record["rows"] + record[key]
 
 

@@ -1,9 +1,9 @@
-"""Time of a decoded token far into a document: after 1, 4 and 16 times as many tokens as the memory holds.
+"""Times a decoded token far into a document: after 1, 4 and 16 times as many tokens as the memory holds.
 
     python -m tools.measurements.decode_positions [--repeats 9]
 
-One process. Every memory decodes up to a position once; from the states there the same program then decodes whole
-segments, memories and positions in turns.
+Everything runs in one process. Every memory decodes up to each position once. From the states there the same program
+then decodes whole segments, in turns over memories and positions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MEMORIES: dict[str, config.Attention] = {
 
 
 class Decoder:
-    """One memory with random parameters, and its states after several numbers of tokens."""
+    """A model of one memory with random parameters, and its states after several numbers of tokens."""
 
     def __init__(self, attention: config.Attention, sizes: dict[str, Any] = SIZES, times: tuple[int, ...] = TIMES):
         settings = config.Model(**sizes, attention=attention)
@@ -52,7 +52,7 @@ class Decoder:
             self.carries[number], read = carry, number * MEMORY
 
     def seconds(self, times: int) -> float:
-        """Wall time of `TOKENS` tokens from the state after `times` memories of tokens."""
+        """Returns the wall seconds of `TOKENS` tokens, after `times` as many tokens as the memory holds."""
         begin = time.perf_counter()
         jax.block_until_ready(self.run(self.variables, self.carries[times], jnp.asarray(TOKENS)))
         return time.perf_counter() - begin
@@ -63,7 +63,7 @@ def _decode_from(model: Any, variables: Any, carry: Any, count: Any) -> Any:
 
 
 def measure(repeats: int) -> list[dict[str, Any]]:
-    """Every memory from every position, in turns."""
+    """Measures every memory from every position, in turns, and returns a record for each."""
     decoders = {name: Decoder(attention) for name, attention in MEMORIES.items()}
     seconds: dict[tuple[str, int], list[float]] = {(name, times): [] for name in decoders for times in TIMES}
     for name, times in seconds:
@@ -85,14 +85,14 @@ def measure(repeats: int) -> list[dict[str, Any]]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeats", type=int, default=9)
-    given = parser.parse_args(arguments)
-    facts = {**together(measure(given.repeats)), "memory_length": MEMORY, "tokens": TOKENS, "jax": jax.__version__}
+    options = parser.parse_args(arguments)
+    facts = {**together(measure(options.repeats)), "memory_length": MEMORY, "tokens": TOKENS, "jax": jax.__version__}
     about = (
         f"{SIZES['num_layers']} layers, {SIZES['dim']} wide, memories of {MEMORY} tokens, segments of {SEGMENT}, one "
         f"row: {TOKENS} tokens from the state after 1, 4 and 16 times as many tokens as the memory holds, in turns. "
         "Milliseconds a token: median of the turns; how many times as long as at the first position (95 % interval)."
     )
-    command = f"python -m tools.measurements.decode_positions --repeats {given.repeats}"
+    command = f"python -m tools.measurements.decode_positions --repeats {options.repeats}"
     title = "A token far into a document"
     pages.record(measured("decode_positions", "memories", facts, command=command, title=title, about=about))
     return 0

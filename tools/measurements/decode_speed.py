@@ -1,11 +1,11 @@
-"""Tokens per second of decoding with linear states and with a cache of keys and values, at growing lengths.
+"""Measures tokens per second of decoding with linear states and with a cache of keys and values, at growing lengths.
 
     python -m tools.measurements.decode_speed [--lengths 64 128 256 512 1024 2048 4096] [--repeats 5]
 
-One process, one model size. A measurement decodes the whole length from an empty state in one compiled loop, each token
-the most probable one after the last; contenders and lengths alternate, and a number is the median of the repeats with
-the smallest and the largest. A linear state has one program for all lengths; the cache of softmax attention is as long
-as what is decoded.
+Everything runs in one process with one model size. A measurement decodes the whole length from an empty state in one
+compiled loop, and every token is the most probable one. Contenders and lengths alternate. A number is the median of the
+repeats, with the smallest and the largest. A linear state has one program for all lengths. The cache of softmax
+attention is as long as the decoded text.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ CONTENDERS: dict[str, config.Attention] = {
 
 
 class Decoder:
-    """One contender with random parameters."""
+    """A model with the attention of one contender and random parameters."""
 
     def __init__(self, attention: config.Attention, **sizes: Any):
-        """`sizes` replace some of `SIZES`."""
+        """Makes the model. `sizes` replace some of `SIZES`."""
         self.model = make_language_model(config.Model(**{**SIZES, **sizes}, attention=attention), VOCAB)
         self.variables = init_variables(self.model, jax.random.key(0), 2)
         self.constant = isinstance(attention, config.LinearTransformer)
         self.run = jax.jit(functools.partial(_decode, self.model))
 
     def start(self, length: int) -> Any:
-        """The state before the first of `length` tokens."""
+        """Returns the state before the first of `length` tokens."""
         return self.model.init_decode_state(self.model.init_state(BATCH), 1 if self.constant else length, BATCH)
 
     def state_bytes(self, length: int) -> int:
-        """Bytes of the decode state of one row."""
+        """Returns the bytes of the decode state of one row."""
         return count_bytes(jax.eval_shape(lambda: self.start(length))) // BATCH
 
     def flops_per_token(self, length: int) -> int:
-        """Operations in the products of one token."""
+        """Counts the operations in the matrix products of one token."""
         state, token = self.start(length), jnp.zeros((BATCH, 1), jnp.int32)
         return count_flops(functools.partial(decode_step, self.model), self.variables, state, token) // BATCH
 
     def seconds(self, length: int) -> float:
-        """Wall time of `length` tokens."""
+        """Returns the wall seconds of decoding `length` tokens."""
         state = self.start(length)
         jax.block_until_ready(state)
         begin = time.perf_counter()
@@ -75,6 +75,7 @@ class Decoder:
 
 
 def decode_step(model: Any, variables: Any, state: Any, token: Any) -> tuple[Any, Any]:
+    """Reads a token, and returns the new state and the most probable next token."""
     active = jnp.ones(token.shape[0], bool)
     hidden, state = model.apply(variables, token, state, active=active, method="decode")
     log_probs = model.apply(variables, hidden, method="log_probs")
@@ -87,7 +88,7 @@ def _decode(model: Any, variables: Any, state: Any, count: Any) -> Any:
 
 
 def measure(lengths: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
-    """Every contender at every length, in alternation."""
+    """Measures every contender at every length, in alternation, and returns a record for each."""
     decoders = {name: Decoder(attention) for name, attention in CONTENDERS.items()}
     rates: dict[tuple[str, int], list[float]] = {(name, n): [] for name in decoders for n in lengths}
     for decoder in decoders.values():
@@ -109,11 +110,11 @@ def measure(lengths: tuple[int, ...], repeats: int) -> list[dict[str, Any]]:
     ]
 
 
-def _about(given: argparse.Namespace) -> str:
+def _about(args: argparse.Namespace) -> str:
     return (
         f"{SIZES['num_layers']} layers, {SIZES['dim']} wide, {SIZES['num_heads']} heads, {VOCAB} ids, one row, random "
         "parameters. Tokens per second of decoding a text of the given length from an empty state: median of "
-        f"{given.repeats} alternating repeats (smallest to largest). State bytes of a row; operations in products for "
+        f"{args.repeats} alternating repeats (smallest to largest). State bytes of a row; operations in products for "
         "one token; compiled programs."
     )
 
@@ -122,12 +123,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
     parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args(arguments)
-    rows = measure(tuple(given.lengths), given.repeats)
+    args = parser.parse_args(arguments)
+    rows = measure(tuple(args.lengths), args.repeats)
     facts = {**together(rows), "jax": jax.__version__, "sizes": SIZES, "batch": BATCH}
-    lengths = " ".join(map(str, given.lengths))
-    command = f"python -m tools.measurements.decode_speed --lengths {lengths} --repeats {given.repeats}"
-    pages.record(measured("decode_speed", "linear_states", facts, command=command, title=TITLE, about=_about(given)))
+    lengths = " ".join(map(str, args.lengths))
+    command = f"python -m tools.measurements.decode_speed --lengths {lengths} --repeats {args.repeats}"
+    pages.record(measured("decode_speed", "linear_states", facts, command=command, title=TITLE, about=_about(args)))
     return 0
 
 

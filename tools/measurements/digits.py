@@ -1,4 +1,4 @@
-"""Images that a run has learned to draw, side by side in one PNG.
+"""Writes images that a run has learned to draw, side by side in one PNG file.
 
 memjax train --config memformer_mnist --data.source.path DIR --name digits --workdir runs
 python -m tools.measurements.digits runs/digits --out digits.png

@@ -1,9 +1,10 @@
-"""MbPA++ with an episodic memory on the host, searched exactly and with ScaNN: recall, accuracy, queries a second.
+"""Compares exact search and ScaNN in the episodic memory of MbPA++ on the host: recall, accuracy, queries a second.
 
     python -m tools.measurements.episodes /tmp/episodes
 
-A perceptron learns five tasks of 4,000 vectors one after the other, in one pass; all rows are kept. The same memory and
-parameters are then read with both indices, in alternation. The vectors are drawn: 33 classes in 384 dimensions.
+A perceptron learns five tasks of 4,000 vectors one after the other, in one pass, and the memory stores all rows. The
+same memory and parameters are then read with both indices, in alternation. The vectors are random: 33 classes in 384
+dimensions.
 """
 
 from __future__ import annotations
@@ -30,19 +31,22 @@ from tools.results import pages
 from tools.results.ledger import measured
 
 CLASSES, DIM, INNER = 33, 384, 48
-"""classes, width of a vector, dimensions in which the vectors of all classes spread"""
+"""Number of classes, width of a vector, and number of dimensions in which the vectors of all classes spread."""
 TASKS, SIZE, TESTS = 5, 4000, 200
-"""tasks, examples of each, test examples of each"""
+"""Number of tasks, of training examples of each, and of its validation and of its test examples."""
 NEIGHBORS, QUERIES, STEPS = 32, 1000, 30
 INDICES = ("exact", "scann")
 
 
 def make_data(folder: Path) -> list[Path]:
-    """A folder of vectors for each task: centre of the class, spread in a space of few dimensions, a little noise."""
+    """Writes a folder of random vectors for each task, and returns the folders.
+
+    A vector is the centre of its class, with a spread in a space of few dimensions and a little noise.
+    """
     rng = np.random.default_rng(0)
     centres, basis = rng.normal(size=(CLASSES, INNER)), rng.normal(size=(INNER, DIM)) / INNER**0.5
 
-    def some(classes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw_examples(classes: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
         labels = rng.choice(classes, size)
         inner = centres[labels] + 1.2 * rng.normal(size=(size, INNER))
         vectors = inner @ basis + 0.1 * rng.normal(size=(size, DIM))
@@ -52,12 +56,12 @@ def make_data(folder: Path) -> list[Path]:
     paths = [folder / f"task_{task}" for task in range(TASKS)]
     for path, classes in zip(paths, np.array_split(np.arange(CLASSES), TASKS), strict=True):
         splits = {"train": SIZE, "validation": TESTS, "test": TESTS}
-        write_features(path, {name: some(classes, size) for name, size in splits.items()}, {"about": "drawn"})
+        write_features(path, {name: draw_examples(classes, size) for name, size in splits.items()}, {"about": "drawn"})
     return paths
 
 
 def config_of(folder: Path, paths: list[Path]) -> Config:
-    """The stream, with all rows on the host."""
+    """Returns the configuration of the stream of tasks, with a memory on the host that stores all rows."""
     config = load_config("lifelong_text", "mbpa_pp")
     sources = [CachedFeatures(path=str(path)) for path in paths]
     memory = EpisodicMemory(write_policy="all", capacity=TASKS * SIZE, storage="host")
@@ -70,22 +74,25 @@ def config_of(folder: Path, paths: list[Path]) -> Config:
 
 
 def with_index(config: Config, index: str, steps: int) -> Config:
-    """The same memory, searched in another way; 0 steps = not searched."""
+    """Returns a configuration whose memory is searched with another index, 'exact' or 'scann'.
+
+    `steps` is the number of steps of an adaptation. 0 for no adaptation and no search.
+    """
     lifelong: Any = config.lifelong
     memory = dataclasses.replace(lifelong.method.memory, key_search=index)
     method = dataclasses.replace(lifelong.method, memory=memory, steps=steps)
     return dataclasses.replace(config, lifelong=dataclasses.replace(lifelong, method=method))
 
 
-def timed(action: Any) -> tuple[Any, float, float]:
-    """What it returns, its seconds and its CPU seconds."""
+def measure_time(action: Any) -> tuple[Any, float, float]:
+    """Calls `action`, and returns its result, its seconds and its CPU seconds."""
     cpu, wall = time.process_time(), time.perf_counter()
     result = action()
     return result, time.perf_counter() - wall, time.process_time() - cpu
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
-    """Every number."""
+    """Trains the run, measures both indices, and returns all numbers of the table."""
     paths = make_data(folder)
     plain = with_index(config_of(folder, paths), "exact", 0)  # training searches for nothing
     run = train(plain, on_event=lambda event: None)
@@ -93,30 +100,30 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     tests = [np.load(path / "test.npy") for path in paths]
     queries = np.concatenate(tests)[:QUERIES]
     ones = np.ones((len(queries), 1), np.float32)
-    some = Batch(queries, ones.astype(np.int32), queries == queries, ones, ones[:, 0] > 0)
+    batch = Batch(queries, ones.astype(np.int32), queries == queries, ones, ones[:, 0] > 0)
 
     def search(index: str) -> Any:
-        one = loaded[index]
-        assert one.experiment.adapt_rows is not None
-        support, _ = one.experiment.adapt_rows.retrieve_support(one.variables, some)
+        run_with_index = loaded[index]
+        assert run_with_index.experiment.adapt_rows is not None
+        support, _ = run_with_index.experiment.adapt_rows.retrieve_support(run_with_index.variables, batch)
         return np.asarray(support.extras[EXAMPLE])
 
-    load, found, first = os.getloadavg()[0], {}, {}
+    load, neighbors, first = os.getloadavg()[0], {}, {}
     costs: dict[str, list[tuple[float, float]]] = {index: [] for index in INDICES}
     for index in INDICES:
-        found[index], seconds, cpu = timed(functools.partial(search, index))
+        neighbors[index], seconds, cpu = measure_time(functools.partial(search, index))
         first[index] = {"seconds": seconds, "cpu_seconds": cpu}  # ScaNN builds its index
     for _ in range(rounds):
         for index in INDICES:
-            _, seconds, cpu = timed(functools.partial(search, index))
+            _, seconds, cpu = measure_time(functools.partial(search, index))
             costs[index].append((seconds, cpu))
-    shared = [len(set(a) & set(b)) / NEIGHBORS for a, b in zip(found["exact"], found["scann"], strict=True)]
+    shared = [len(set(a) & set(b)) / NEIGHBORS for a, b in zip(neighbors["exact"], neighbors["scann"], strict=True)]
     rows = []
     for index in INDICES:
-        one, accuracies = loaded[index], []
-        for task in one.experiment.config.lifelong.tasks:  # type: ignore[union-attr]
-            evaluation = dataclasses.replace(one.experiment.config.evaluation, task=task.name)
-            accuracies.append(one.experiment.evaluate(one.variables, evaluation).accuracy)
+        run_with_index, accuracies = loaded[index], []
+        for task in run_with_index.experiment.config.lifelong.tasks:  # type: ignore[union-attr]
+            evaluation = dataclasses.replace(run_with_index.experiment.config.evaluation, task=task.name)
+            accuracies.append(run_with_index.experiment.evaluate(run_with_index.variables, evaluation).accuracy)
         pace = quartiles([seconds for seconds, _ in costs[index]])
         rows.append(
             {
@@ -131,8 +138,8 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
             }
         )
     without = load_run(run.path, plain)
-    named = [dataclasses.replace(plain.evaluation, task=path.name) for path in paths]
-    plain_accuracy = [without.experiment.evaluate(without.variables, one).accuracy for one in named]
+    evaluations = [dataclasses.replace(plain.evaluation, task=path.name) for path in paths]
+    plain_accuracy = [without.experiment.evaluate(without.variables, evaluation).accuracy for evaluation in evaluations]
     known = {"rows": TASKS * SIZE, "dim": DIM, "classes": CLASSES, "neighbors": NEIGHBORS, "queries": QUERIES}
     return {
         **known,
@@ -145,7 +152,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def about(facts: dict[str, Any]) -> str:
-    """What is measured and how."""
+    """Returns the text above the table: what was measured, and how."""
     return (
         f"{facts['rows']:,} rows of {facts['dim']} numbers with {facts['classes']} classes, drawn (a cloud a class in "
         f"{INNER} dimensions, projected, of length 1), learned as {TASKS} tasks one after the other in one pass, all "

@@ -1,4 +1,4 @@
-"""Compare streams of small tasks with TF-IDF and logistic regression on the texts of all of them.
+"""Compares streams of small tasks with TF-IDF and logistic regression on the texts of all tasks.
 
 python -m tools.measurements.few_texts DATA --out DIR            # may be interrupted, and goes on
 python -m tools.measurements.few_texts DATA --out DIR --rows bag --draws 3
@@ -32,20 +32,20 @@ from tools.results import pages
 from tools.results.ledger import measured
 
 TRAIN, TEST = 500, 400
-"""texts of a task to train on, and as many of its validation and test"""
+"""Number of training texts of a task, and number of its validation and of its test texts."""
 WORDS, PAIRS = "TF-IDF, words", "TF-IDF, words and pairs"
 JOINT = {WORDS: (1, 1), PAIRS: (1, 2)}
-"""row of scikit-learn -> range of its n-grams"""
+"""Name of a row of scikit-learn -> smallest and largest length of its n-grams."""
 STREAMS = ("bag", "bag_mixed", "bag_tenth", "bag_linear", "bag_multi_task", "small_mixed")
-"""variants of `configs/lifelong_text.py`"""
+"""Rows that are streams: variants of `configs/lifelong_text.py`."""
 INVERSE_PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0)
 SMOOTHINGS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 CHOICE = "smoothing"
-"""the search of the smoothing, on the validation texts of the first draw"""
+"""Name of the row that searches the smoothing, on the validation texts of the first draw."""
 
 
 def sources_of(data: Path, draw: int) -> dict[str, Any]:
-    """Returns task -> source of its texts, drawn by the number of the draw."""
+    """Returns the source of the texts of each task, by its name. The number of the draw is the seed of their choice."""
     return {
         name: dataclasses.replace(source, sampling_seed=draw)
         for name, source in sources("five", data, TRAIN, TEST).items()
@@ -53,18 +53,21 @@ def sources_of(data: Path, draw: int) -> dict[str, Any]:
 
 
 def measure_joint(data: Path, draw: int, ngrams: tuple[int, int]) -> dict[str, Any]:
-    """Trains logistic regression on the TF-IDF of all tasks, its penalty chosen on validation texts."""
+    """Trains logistic regression on the TF-IDF of all tasks, and returns its accuracies and times.
+
+    The penalty is chosen on validation texts.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
     splits = {name: read_classified_texts(source).texts for name, source in sources_of(data, draw).items()}
-    of = lambda split, name: ([e.texts[0] for e in splits[name][split]], [e.label for e in splits[name][split]])
+    select = lambda split, name: ([e.texts[0] for e in splits[name][split]], [e.label for e in splits[name][split]])
     wall, cpu = time.perf_counter(), time.process_time()
-    texts, labels = (sum((list(of("train", name)[part]) for name in splits), []) for part in (0, 1))
+    texts, labels = (sum((list(select("train", name)[part]) for name in splits), []) for part in (0, 1))
     vectorizer = TfidfVectorizer(ngram_range=ngrams)
     features = vectorizer.fit_transform(texts)
     read = {
-        split: {name: (vectorizer.transform(of(split, name)[0]), of(split, name)[1]) for name in splits}
+        split: {name: (vectorizer.transform(select(split, name)[0]), select(split, name)[1]) for name in splits}
         for split in ("validation", "test")
     }
 
@@ -96,7 +99,7 @@ def measure_joint(data: Path, draw: int, ngrams: tuple[int, int]) -> dict[str, A
 
 
 def config_of(variant: str, data: Path, draw: int, folder: Path) -> Config:
-    """Returns the configuration of a variant for the texts of a draw, in an order of its own."""
+    """Returns the configuration of a variant for the texts and the order of tasks of a draw."""
     config, texts = load_config("lifelong_text", variant), sources_of(data, draw)
     order = MBPA_ORDERS[draw % len(MBPA_ORDERS)]
     stream = config.lifelong
@@ -111,7 +114,7 @@ def config_of(variant: str, data: Path, draw: int, folder: Path) -> Config:
 
 
 def measure_stream(config: Config) -> dict[str, Any]:
-    """Trains a stream, and evaluates every task after each of them."""
+    """Trains a stream, evaluates every task after each task, and returns the accuracies and times."""
     stream, accuracies = config.lifelong, dict[str, list[float]]()
     assert stream is not None
     wall, cpu = time.perf_counter(), time.process_time()
@@ -132,7 +135,7 @@ def measure_stream(config: Config) -> dict[str, Any]:
 
 
 def choose_smoothing(data: Path, folder: Path) -> dict[str, Any]:
-    """Trains `bag` with each smoothing, with pairs and without, and scores validation texts."""
+    """Trains `bag` with each smoothing, with pairs of words and without, and returns accuracies on validation texts."""
     scores = {}
     for pairs, smoothing in itertools.product((False, True), SMOOTHINGS):
         config = config_of("bag", data, 0, folder)
@@ -145,7 +148,7 @@ def choose_smoothing(data: Path, folder: Path) -> dict[str, Any]:
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Returns every number that a folder has."""
+    """Returns all numbers of the table, from the files of a folder."""
     read = lambda path: json.loads(path.read_text())
     records = [read(path) for path in sorted(folder.glob("*.json")) if not path.stem.startswith(CHOICE)]
     place = [*JOINT, *STREAMS].index
@@ -156,7 +159,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
 
 
 def about(facts: Mapping[str, Any]) -> str:
-    """Says what was measured and how."""
+    """Returns the text above the table: what was measured, and how."""
     tried = facts.get(CHOICE, {})
     search = ", ".join(f"{value}: {100 * score:.1f}" for value, score in tried.items())
     chosen = f" Of naive Bayes on the validation texts of the first draw, by smoothing: {search}." if tried else ""
@@ -200,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(row: str, data: Path, draw: int, folder: Path) -> dict[str, Any]:
-    """Measures one row of one draw."""
+    """Measures one row of the table for one draw of texts, and returns its numbers."""
     if row == CHOICE:
         return choose_smoothing(data, folder)
     if row in JOINT:

@@ -1,4 +1,4 @@
-"""What the memories of a recipe's runs cost: FLOPs of a token, beside the quality and the state that the ledger has.
+"""Counts the FLOPs of a token for the runs of a recipe, beside the quality and the state that the ledger has.
 
     python -m tools.measurements.flops --recipe recurrent_memories --workdir runs/results
 
@@ -23,14 +23,14 @@ from tools.results.ledger import ROOT, Book, Run, measured
 
 
 def measure(run: Run, directory: Path) -> float:
-    """FLOPs of a token in a forward pass.
+    """Counts the FLOPs of a token in a forward pass.
 
     Args:
-      run: of the ledger.
-      directory: of it.
+      run: Run as the ledger has it.
+      directory: Run directory.
 
     Raises:
-      ValueError: the state has another size than the run's.
+      ValueError: The state of the counted model has another size than the ledger says.
     """
     config = load_config(directory)
     rows, length = config.data.batch_size, config.data.segment_length  # what all rows share is shared by as many
@@ -53,13 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         allowed = ", ".join(sorted({run.recipe for run in book.runs()}))
         parser.error(f"--recipe: given {options.recipe!r}, which has no runs; allowed: {allowed}")
-    found = {f"{run.row}, seed {run.seed}": measure(run, options.workdir / run.name) for run in chosen}
+    flops_per_token = {f"{run.row}, seed {run.seed}": measure(run, options.workdir / run.name) for run in chosen}
     command = ["python", "-m", "tools.measurements.flops", "--recipe", options.recipe, "--quality", options.quality]
     about = (
         "FLOPs of a forward pass and its loss, counted from the traced program: 2 for each multiplication and addition "
         "of products of matrices, everything else 0. Nothing was run for this table."
     )
-    facts = {"quality": options.quality, "flops per token": found}
+    facts = {"quality": options.quality, "flops per token": flops_per_token}
     title = "Quality, FLOPs and state"
     pages.record(measured("flops", options.recipe, facts, command=shlex.join(command), title=title, about=about), book)
     return 0

@@ -1,9 +1,10 @@
-"""The tokens whose loss improves most when the memory of a Memorizing Transformer grows, and what it retrieved there.
+"""Lists the tokens that gain most from a longer memory of a Memorizing Transformer, and what was retrieved there.
 
     python -m tools.results run memory_added
     python -m tools.measurements.gains runs/results/memory_added-default-seed1
 
-The run is evaluated with memories of several lengths, its own the longest; the parameters are the same.
+The run is evaluated with memories of several lengths, the longest of which is that of its configuration. The
+parameters are the same.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tools.results import pages
 from tools.results.ledger import measured, without_paths
 
 SHOWN, MANY, PLACES, WIDTH = 12, 1000, 3, 8
-"""targets in the list; those that are counted; retrieved places of each, and tokens before a place that are shown"""
+"""Number of targets in the list, number of targets in the group that improves most, number of retrieved places that are
+shown for each target, and number of tokens shown before a place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +41,13 @@ class Scores:
     """Every scored target of a split, in the order of the documents.
 
     Attributes:
-      numbers: int64 `[targets]`, of the tokens of the split.
-      tokens: int32 `[targets]`.
-      nats: `[targets]`.
-      distances: int32 `[targets]`, tokens since the identifier was last seen; 0 = no identifier, or its first time.
-      places: int32 `[targets, retrieved]`, document positions that were retrieved by all heads; -1 = none.
-      weights: `[targets, retrieved]`, the share of each among those of all heads.
+      numbers: int64 `[targets]`, number of each target among the tokens of the split.
+      tokens: int32 `[targets]`, token ids of the targets.
+      nats: `[targets]`, negative log-probabilities of the targets.
+      distances: int32 `[targets]`, tokens since the identifier was last seen. 0 = no identifier, or its first time.
+      places: int32 `[targets, retrieved]`, positions in the document that all heads retrieved, one head after the
+        other. -1 = none.
+      weights: `[targets, retrieved]`, weight of each place, divided by the number of heads.
     """
 
     numbers: np.ndarray
@@ -59,10 +62,10 @@ def evaluate(path: str, config: Config, memory_length: int, *, track: bool = Fal
     """Scores the split of a run with another length of memory.
 
     Args:
-      path: of its directory.
-      config: of the run.
-      memory_length: slots.
-      track: also collect what is retrieved.
+      path: Run directory.
+      config: Configuration of the run.
+      memory_length: Number of slots of the memory.
+      track: Whether to collect what is retrieved, too.
     """
     config = copy.deepcopy(config)
     attention = _memorizing(config)
@@ -78,10 +81,16 @@ def evaluate(path: str, config: Config, memory_length: int, *, track: bool = Fal
     def observe(batch: Batch, scored: BatchScore) -> None:
         chosen = batch.weights > 0
         distances = batch.extras.get(ANNOTATION, np.zeros_like(batch.targets))
-        found = [np.moveaxis(scored.features[name], 1, 2)[chosen] for name in names]  # [targets, heads, neighbors]
-        flat = [array.reshape(len(array), -1) for array in found] or [np.zeros((chosen.sum(), 0))] * 2
-        own = (batch.extras[NUMBER], batch.targets, scored.nats, distances)
-        parts.append((*(array[chosen] for array in own), flat[0], flat[1] / (found[1].shape[1] if found else 1)))
+        retrieved = [np.moveaxis(scored.features[name], 1, 2)[chosen] for name in names]  # [targets, heads, neighbors]
+        flat = [array.reshape(len(array), -1) for array in retrieved] or [np.zeros((chosen.sum(), 0))] * 2
+        target_arrays = (batch.extras[NUMBER], batch.targets, scored.nats, distances)
+        parts.append(
+            (
+                *(array[chosen] for array in target_arrays),
+                flat[0],
+                flat[1] / (retrieved[1].shape[1] if retrieved else 1),
+            )
+        )
 
     evaluator(loaded.variables, observe=observe)
     joined = [np.concatenate(part) for part in zip(*parts, strict=True)]
@@ -90,9 +99,10 @@ def evaluate(path: str, config: Config, memory_length: int, *, track: bool = Fal
 
 
 def followers(scores: Scores, documents: AnnotatedDocuments) -> np.ndarray:
-    """The token that came after each retrieved place, `[targets, retrieved]`; -1 = none.
+    """Returns the token after each retrieved place, `[targets, retrieved]`. -1 = none.
 
-    Position p of a document is the token that was read p-th, the begin token first: what came after it is token p.
+    Positions count the tokens that were read, and the begin token is the first. So the token after position p is token
+    p of the document.
     """
     first = documents.offsets[np.searchsorted(documents.offsets, scores.numbers, side="right") - 1]
     tokens = np.concatenate([documents[i] for i in range(len(documents))])
@@ -101,7 +111,13 @@ def followers(scores: Scores, documents: AnnotatedDocuments) -> np.ndarray:
 
 
 def measure(run: LoadedRun, path: str, lengths: tuple[int, ...]) -> dict[str, Any]:
-    """Every number of the tables, and the list."""
+    """Evaluates the run with each length of memory, and returns all numbers of the tables, and the list.
+
+    Args:
+      run: Loaded run.
+      path: Run directory.
+      lengths: Lengths of memory. Gains are those of the last one over the first.
+    """
     documents = AnnotatedDocuments(run.experiment.documents(run.experiment.config.evaluation.split))
     decode = run.experiment.tokenizer.decode
     growth, short = [], None
@@ -116,7 +132,7 @@ def measure(run: LoadedRun, path: str, lengths: tuple[int, ...]) -> dict[str, An
     hits = after == scores.tokens[:, None]
     share = np.where(hits, scores.weights, 0).sum(axis=1)
 
-    def kind(chosen: Any) -> dict[str, float]:
+    def summarize_group(chosen: Any) -> dict[str, float]:
         return {
             "targets": int(len(scores.tokens[chosen])),
             "gain": float(gains[chosen].mean()),
@@ -147,12 +163,16 @@ def measure(run: LoadedRun, path: str, lengths: tuple[int, ...]) -> dict[str, An
                 "document": index,
                 "before": decode(documents.before(number, 2 * WIDTH).tolist()),
                 "token": decode([int(scores.tokens[row])]),
-                "probabilities": [float(np.exp(-one.nats[row])) for one in (short, scores)],
+                "probabilities": [float(np.exp(-run_scores.nats[row])) for run_scores in (short, scores)],
                 "retrieved": retrieved,
             }
         )
     groups = {"all": slice(None), f"the {MANY:,} that improve most": best[:MANY]}
-    return {"growth": growth, "groups": {name: kind(chosen) for name, chosen in groups.items()}, "examples": examples}
+    return {
+        "growth": growth,
+        "groups": {name: summarize_group(chosen) for name, chosen in groups.items()},
+        "examples": examples,
+    }
 
 
 def _memorizing(config: Config) -> Memorizing:

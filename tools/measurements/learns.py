@@ -1,4 +1,4 @@
-"""What models learn to use of their memories: six seeds of every task, with the memory kept and taken away.
+"""Measures whether models learn to use their memories: six seeds of every task, with the memory and without it.
 
 python -m tools.measurements.learns                  # all, about half an hour of CPU time
 python -m tools.measurements.learns SPALM Memformer

@@ -1,11 +1,12 @@
-"""Perplexity of an imported model on novels with memories that need no training: windows, sinks, a cache, kNN-LM.
+"""Measures an imported model on novels with memories that need no training: windows, sinks, a cache, kNN-LM.
 
     memjax import --weights SmolLM2.gguf --name smollm2
     python -m tools.measurements.llm_memories --run runs/smollm2 --novels DIR --out OUT --record NAME
 
-Every row is `memjax eval` on a copy of the run that differs in the memory of its attention and in the text. The weight
-and the scale of the cache are those of a grid that are best on the validation split; those of the datastore are chosen
-by `memjax eval` in the same way. The datastore holds the contexts of the whole training split: give few novels.
+Every row is the result of `memjax eval` on a copy of the run that differs in the memory of its attention and in the
+text. The weight and the scale of the cache are the best ones of a grid on the validation split. `memjax eval` chooses
+the weight and the temperature of the datastore in the same way. The datastore holds the contexts of the whole training
+split: give few novels.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ ATTENTION: dict[str, dict[str, Any]] = {
     "larger window": {"memory_length": 3 * SEGMENT, "same_length": True, "sinks": 0},
     "larger window and sinks": {"memory_length": 3 * SEGMENT, "same_length": True, "sinks": 4},
 }
-"""attention -> fields of `config.Rotary`"""
+"""Name of an attention -> fields of `config.Rotary`."""
 ROWS = {
     **{name: (name, False, False) for name in ATTENTION},
     "sinks and cache": ("sinks", True, False),
     "sinks and kNN-LM": ("sinks", False, True),
     "sinks, cache and kNN-LM": ("sinks", True, True),
 }
-"""row -> attention, whether there is a cache, whether there is a datastore"""
+"""Name of a row -> its attention, whether it has a cache, and whether it has a datastore."""
 WEIGHTS, SCALES = (0.01, 0.02, 0.05, 0.1), (5.0, 10.0, 20.0, 40.0)
-"""grid of the cache: weights, and scales of cosines"""
+"""Grid of the cache: its weights, and the scales of cosines."""
 
 
-def read(*arguments: str) -> Any:
-    """What a command prints as JSON."""
+def run_command(*arguments: str) -> Any:
+    """Runs a command of memjax, and returns what it prints as JSON."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         code = memjax(list(arguments))
@@ -59,85 +60,88 @@ def read(*arguments: str) -> Any:
     return json.loads(printed.getvalue())
 
 
-def write_run(given: argparse.Namespace, name: str) -> Path:
-    """A copy of the run with an attention of `ATTENTION`, which reads novels."""
-    settings, folder = load_config(given.run), given.out / name.replace(" ", "_")
+def write_run(args: argparse.Namespace, name: str) -> Path:
+    """Writes a copy of the run that reads novels with an attention of `ATTENTION`, and returns its directory."""
+    settings, folder = load_config(args.run), args.out / name.replace(" ", "_")
     attention: Any = dataclasses.replace(settings.model.attention, graft=None, **ATTENTION[name])
-    data = dataclasses.replace(settings.data, source=config.Novels(path=str(given.novels)), segment_length=SEGMENT)
-    data = dataclasses.replace(data, cache_dir=str(given.out / "texts"), protocol="separate")
+    data = dataclasses.replace(settings.data, source=config.Novels(path=str(args.novels)), segment_length=SEGMENT)
+    data = dataclasses.replace(data, cache_dir=str(args.out / "texts"), protocol="separate")
     model = dataclasses.replace(settings.model, attention=attention)
-    settings = dataclasses.replace(settings, model=model, data=data, name=folder.name, workdir=str(given.out))
+    settings = dataclasses.replace(settings, model=model, data=data, name=folder.name, workdir=str(args.out))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for part in Path(given.run).iterdir():
+    for part in Path(args.run).iterdir():
         if part.is_dir():
             (folder / part.name).symlink_to(part.resolve())
     write_json(folder / "config.json", config_to_dict(settings))
     return folder
 
 
-def options_of(given: argparse.Namespace, split: str) -> list[str]:
-    """Options of an evaluation."""
-    count = given.segments if split == "test" else given.search_segments
+def options_of(args: argparse.Namespace, split: str) -> list[str]:
+    """Returns the options of an evaluation of a split."""
+    count = args.segments if split == "test" else args.search_segments
     segments = ["--evaluation.max-segments", str(count)] if count else []
-    return ["--evaluation.split", split, "--evaluation.batch-size", str(given.batch), *segments]
+    return ["--evaluation.split", split, "--evaluation.batch-size", str(args.batch), *segments]
 
 
-def cache_options(given: argparse.Namespace, weight: float, scale: float) -> list[str]:
-    """Options of a cache with a weight and a scale."""
+def cache_options(args: argparse.Namespace, weight: float, scale: float) -> list[str]:
+    """Returns the options of an evaluation with a cache of some weight and scale."""
     prefix = "--evaluation.cache"
-    values = {"memory-length": given.cache, "interpolation-weight": weight, "similarity-scale": scale}
+    values = {"memory-length": args.cache, "interpolation-weight": weight, "similarity-scale": scale}
     values |= {"similarity": "cosine"}
     return [word for name, value in values.items() for word in (f"{prefix}.{name}", str(value))]
 
 
-def best_cache(given: argparse.Namespace, run: Path) -> tuple[float, float]:
-    """The weight and the scale of a cache that are best on the validation split, searched once for a run."""
+def best_cache(args: argparse.Namespace, run: Path) -> tuple[float, float]:
+    """Returns the weight and the scale of a cache that are best on the validation split.
+
+    They are searched once for a run, and stored in a file beside it.
+    """
     if (known := run.with_suffix(".cache.json")).exists():
         return tuple(json.loads(known.read_text()))
-    score = lambda pair: read("eval", "--run", str(run), "--json", *options_of(given, "validation"), *cache(pair))
-    cache = lambda pair: cache_options(given, *pair)
+    score = lambda pair: run_command("eval", "--run", str(run), "--json", *options_of(args, "validation"), *cache(pair))
+    cache = lambda pair: cache_options(args, *pair)
     best = min(itertools.product(WEIGHTS, SCALES), key=lambda pair: score(pair)["nats_per_token"])
     known.write_text(json.dumps(best))
     return best
 
 
-def score_row(given: argparse.Namespace, row: str) -> dict[str, Any]:
-    """Nats and perplexity of a row, with what was chosen for it."""
+def score_row(args: argparse.Namespace, row: str) -> dict[str, Any]:
+    """Measures a row, and returns its nats and perplexity, with the weight and scale of its cache."""
     attention, has_cache, has_store = ROWS[row]
-    run, chosen, options = write_run(given, attention), {}, options_of(given, "test")
+    run, chosen, options = write_run(args, attention), {}, options_of(args, "test")
     if has_cache:
-        weight, scale = best_cache(given, run)
+        weight, scale = best_cache(args, run)
         chosen |= {"cache_weight": weight, "cache_scale": scale}
-        options += cache_options(given, weight, scale)
+        options += cache_options(args, weight, scale)
     if has_store:
-        store = given.out / "store"
+        store = args.out / "store"
         if not store.exists():
             build = ["datastore", "build", "--run", str(run), "--path", str(store)]
-            if memjax([*build, "--evaluation.batch-size", str(given.batch)]):
+            if memjax([*build, "--evaluation.batch-size", str(args.batch)]):
                 sys.exit("memjax datastore build failed")
         options += ["--datastore", str(store), "--knn-backend", "exact"]
-    values = read("eval", "--run", str(run), "--json", *options)
+    values = run_command("eval", "--run", str(run), "--json", *options)
     nats = values["nats_per_token"]
     return {"nats": nats, "perplexity": math.exp(nats), "tokens": values["targets"], **chosen}
 
 
-def about(given: argparse.Namespace) -> str:
-    """What was measured."""
-    size = f"the first {given.segments} segments" if given.segments else "all"
-    said = (
-        f"Novels of the test split, {given.batch} side by side, {size} of each, in segments of {SEGMENT} tokens; a "
+def about(args: argparse.Namespace) -> str:
+    """Returns the text above the table: what was measured, and how."""
+    size = f"the first {args.segments} segments" if args.segments else "all"
+    text = (
+        f"Novels of the test split, {args.batch} side by side, {size} of each, in segments of {SEGMENT} tokens; a "
         f"window of {SEGMENT} keys, a larger one of {3 * SEGMENT}, 4 tokens of the beginning as sinks. Nothing was "
         "trained. The first novels of the split are read: differences are those of these novels, without an interval."
     )
-    if any(has_cache for _, has_cache, _ in (ROWS[row] for row in given.rows)):
-        said += (
-            f" The cache has {given.cache:,} tokens; of the weights {WEIGHTS} and the scales of cosines {SCALES} it "
+    if any(has_cache for _, has_cache, _ in (ROWS[row] for row in args.rows)):
+        text += (
+            f" The cache has {args.cache:,} tokens; of the weights {WEIGHTS} and the scales of cosines {SCALES} it "
             "has those that are best on the validation split."
         )
-    if any(has_store for _, _, has_store in (ROWS[row] for row in given.rows)):
-        said += " The datastore has the training split, and the weight and temperature that are best on validation."
-    return said
+    if any(has_store for _, _, has_store in (ROWS[row] for row in args.rows)):
+        text += " The datastore has the training split, and the weight and temperature that are best on validation."
+    return text
 
 
 def main() -> None:
@@ -153,18 +157,18 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4, help="novels side by side")
     parser.add_argument("--cache", type=int, default=4 * SEGMENT, help="tokens of the cache")
     parser.add_argument("--record", default="", metavar="NAME", help="add the rows to the measurements, by this name")
-    given = parser.parse_args()
-    for row in given.rows:
-        file = given.out / f"{row.replace(' ', '_')}.json"
+    args = parser.parse_args()
+    for row in args.rows:
+        file = args.out / f"{row.replace(' ', '_')}.json"
         if not file.exists():
-            file.write_text(json.dumps({"memory": row, **score_row(given, row)}))
+            file.write_text(json.dumps({"memory": row, **score_row(args, row)}))
         print(file.read_text(), flush=True)
-    if given.record:
-        found = [json.loads((given.out / f"{row.replace(' ', '_')}.json").read_text()) for row in given.rows]
-        command = "python -m tools.measurements.llm_memories --run RUN --novels DIR --out OUT --record " + given.record
-        title = f"Memories of {given.record}, not trained"
-        facts = together(found)
-        pages.record(measured("llm_memories", given.record, facts, command=command, title=title, about=about(given)))
+    if args.record:
+        rows = [json.loads((args.out / f"{row.replace(' ', '_')}.json").read_text()) for row in args.rows]
+        command = "python -m tools.measurements.llm_memories --run RUN --novels DIR --out OUT --record " + args.record
+        title = f"Memories of {args.record}, not trained"
+        facts = together(rows)
+        pages.record(measured("llm_memories", args.record, facts, command=command, title=title, about=about(args)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""State and FLOPs of every memory in one decoder, beside the same decoder without: what the README's table says.
+"""Counts state and FLOPs of every memory in one decoder, and of the same decoder without memory, for the README.
 
     python -m tools.measurements.memory_costs   # counts; seconds
 
@@ -28,14 +28,18 @@ from tools.results.ledger import ROOT, Book, measured
 
 SIZES: dict[str, int] = {"dim": 512, "layers": 12, "heads": 8, "hidden": 2048, "vocab": 32_000, "length": 256}
 ROWS = 2
-"""of the traced program; the record is of one"""
+"""Number of rows of the traced program. The record has the numbers of one row."""
 NONE = "no memory"
 SLOTS = 512
-"""of a memory whose length can be chosen, unless its name says another one"""
+"""Number of slots of a memory whose length can be chosen, unless its row names another number."""
 
 
 def memories() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Name -> its form, and what it changes of the decoder without memory: fields of the model, or an evaluation."""
+    """Returns the rows of the table: name of a memory -> a description of its form, and its changes.
+
+    The changes are to the decoder without memory. Most are fields of the model. 'kind' is another class of model,
+    'cache' the length of a continuous cache in the evaluation, and 'neighbors' the number of neighbours of kNN-LM.
+    """
     xl = settings.TransformerXL(memory_length=SLOTS)
     half = SLOTS // 2
     memory, table = (
@@ -77,8 +81,8 @@ def memories() -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
-def described(changes: dict[str, Any], sizes: dict[str, int]) -> Config:
-    """The configuration of a row."""
+def make_config(changes: dict[str, Any], sizes: dict[str, int]) -> Config:
+    """Returns the configuration of a row, from its changes and the sizes of the decoder."""
     fields = {"dim": sizes["dim"], "num_layers": sizes["layers"], "num_heads": sizes["heads"], "scan_layers": True}
     fields |= {"attention": settings.TransformerXL(memory_length=0), "feed_forward": settings.Dense()}
     fields |= {name: value for name, value in changes.items() if name not in ("kind", "cache", "neighbors")}
@@ -92,8 +96,8 @@ def described(changes: dict[str, Any], sizes: dict[str, int]) -> Config:
 
 
 def measure(changes: dict[str, Any], sizes: dict[str, int]) -> dict[str, int]:
-    """State of a row, FLOPs of a token of a forward pass that scores it, parameters; of traced programs."""
-    config = described(changes, sizes)
+    """Traces the program of a memory, and returns bytes of state, FLOPs of a scored token and bytes of parameters."""
+    config = make_config(changes, sizes)
     model: Any = evaluation_model(config, sizes["vocab"])
     if "neighbors" in changes:
         model = add_mixtures(model, KNNMemory(num_neighbors=changes["neighbors"]))
@@ -123,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
         "counted from the traced program: 2 for each multiplication and addition of products of matrices, everything "
         "else 0 (a table is read, not multiplied). What is searched outside of the program (kNN-LM, SPALM) is not in."
     )
-    found = measured(
+    measurement = measured(
         "memory_costs",
         "decoder",
         {"sizes": SIZES, "records": records},
@@ -131,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         title="FLOPs and state: every memory in one decoder",
         about=about,
     )
-    pages.record(found, Book(args.out))
+    pages.record(measurement, Book(args.out))
     return 0
 
 

@@ -1,12 +1,13 @@
-"""How often a token is among its neighbours, in training and in validation: why SPALM trusts them too much, by cause.
+"""Counts how often a token is among its neighbours, by the causes why SPALM trusts neighbours of training too much.
 
     python -m tools.results run wikitext2_spalm_models --workdir RUNS
     python -m tools.measurements.neighbor_hits WHOLE FIRST SECOND --to NEAR --evaluation.max-segments 0
 
-Neighbours of training tokens can be better than those of others for two reasons: the own article is in the store, and
-the model that makes the keys has learned these very tokens. The first is taken away by leaving the article out, the
-second by keys of a model that has not read the text (`NEAR/by_halves`, what `data.neighbors_dir` takes), each with
-stores of equal size. kNN-LM is laid over the model of all articles with the same store.
+Neighbours of training tokens can be better than those of validation tokens for two reasons: the token's own article is
+in the store, and the model that makes the keys has learned these very tokens. Leaving the article out removes the first
+reason. Keys of a model that has not read the text remove the second. Their neighbours are written to `NEAR/by_halves`,
+which `data.neighbors_dir` reads. Stores of equal size are compared. kNN-LM is laid over the model of all articles with
+the same store.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tools.results import pages
 from tools.results.ledger import measured
 
 NEIGHBORS = 4
-"""of SPALM"""
+"""Number of neighbours that SPALM reads."""
 KNN_NEIGHBORS = 64
 WAYS = {
     "whole_own": ("all articles", True, True),
@@ -42,12 +43,18 @@ WAYS = {
     "halves_apart": ("a half, that of the token", True, False),
     "by_halves": ("a half, the other one", False, False),
 }
-"""folder -> of a training token: what its keys' model was trained on, and the store is of; whether that model has
-learned the token; whether the token's article is in the store"""
+"""Name of a folder of neighbours of training tokens -> three facts: the articles that the model of the keys was trained
+on, which the store holds; whether that model has learned the token; whether the token's own article is in the store."""
 
 
 def open_model(run: str, changes: Sequence[str], workdir: Path) -> CrossFittingHalf:
-    """A run with a store of its training split and the ScaNN index of the store; all are kept."""
+    """Opens a run, and builds the store of its training split and its ScaNN index where they are missing.
+
+    Args:
+      run: Run directory.
+      changes: Options of the command line that change the run's data or evaluation.
+      workdir: Folder of the store.
+    """
     config = apply_overrides(load_config(run), list(changes), prog="neighbor_hits", only=EVALUATION_FIELDS)
     source = experiment.open_source(run, config, SPALM_TAP)
     store = build_datastore(source, workdir / f"store_{Path(run).name}")
@@ -55,13 +62,13 @@ def open_model(run: str, changes: Sequence[str], workdir: Path) -> CrossFittingH
 
 
 def write_all(whole: CrossFittingHalf, first: CrossFittingHalf, second: CrossFittingHalf, to: Path) -> None:
-    """The neighbours of all splits in all ways, each in its folder.
+    """Writes the neighbours of all splits for each of `WAYS`, to a folder of its name.
 
     Args:
-      whole: the model of all articles.
-      first: of their first half.
-      second: of their second half.
-      to: folder of the folders of `WAYS`.
+      whole: Model that was trained on all articles.
+      first: Model that was trained on the first half of the articles.
+      second: Model that was trained on the second half of the articles.
+      to: Parent folder of the written folders.
     """
     tell = preparation()
     training = {"whole_own": training_neighbors(whole, "own", tell)}
@@ -79,16 +86,22 @@ def write_all(whole: CrossFittingHalf, first: CrossFittingHalf, second: CrossFit
 
 
 def training_neighbors(model: CrossFittingHalf, way: str, tell: Progress) -> np.ndarray:
-    """Of what a model was trained on, with a token's own article in the store ('own') or left out ('apart')."""
+    """Returns the neighbours of the tokens that a model was trained on.
+
+    Args:
+      model: Model with its store and index.
+      way: 'own' to search a token's own article, too, except for the token itself, or 'apart' to leave it out.
+      tell: Function that shows the progress.
+    """
     exclude = exclude_nearby(0) if way == "own" else None
-    found = model.source, "train", model.store, model.index, NEIGHBORS
-    return neighbors_of_split(*found, exclude=exclude, progress=tell)
+    arguments = model.source, "train", model.store, model.index, NEIGHBORS
+    return neighbors_of_split(*arguments, exclude=exclude, progress=tell)
 
 
 def measure(whole: CrossFittingHalf, halves: Sequence[CrossFittingHalf], to: Path) -> dict[str, Any]:
-    """Every number of the table."""
+    """Returns all numbers of the table, from the folders that `write_all` has written and from a search for kNN-LM."""
     entries = {"whole": whole.store.entries, "halves": [half.store.entries for half in halves]}
-    found = {
+    retrievals = {
         split: experiment.find(whole.source, whole.store, whole.index, split, to, num_neighbors=KNN_NEIGHBORS)
         for split in experiment.SPLITS
     }
@@ -96,18 +109,23 @@ def measure(whole: CrossFittingHalf, halves: Sequence[CrossFittingHalf], to: Pat
         "entries": entries,
         "neighbors": NEIGHBORS,
         "rows": [
-            {"trained_on": trained, "learned": learned, "own_article": own, "target_among": target_shares(to / name)}
-            for name, (trained, learned, own) in WAYS.items()
+            {
+                "trained_on": trained,
+                "learned": learned,
+                "own_article": has_article,
+                "target_among": target_shares(to / name),
+            }
+            for name, (trained, learned, has_article) in WAYS.items()
         ],
-        "base": experiment.base(found),
-        "knn_lm": {"neighbors": KNN_NEIGHBORS, **experiment.tuned(*found.values())},
-        "targets": {split: len(one.targets) for split, one in found.items()},
+        "base": experiment.base(retrievals),
+        "knn_lm": {"neighbors": KNN_NEIGHBORS, **experiment.tuned(*retrievals.values())},
+        "targets": {split: len(retrieval.targets) for split, retrieval in retrievals.items()},
         "protocol": whole.source.protocol(),
     }
 
 
-def text_of(facts: Mapping[str, Any]) -> str:
-    """What was measured, and how."""
+def describe_protocol(facts: Mapping[str, Any]) -> str:
+    """Returns the text above the table: what was measured, and how."""
     entries, targets = facts["entries"], facts["targets"]
     return (
         f"Share of the tokens that are among their {facts['neighbors']} nearest neighbours, by stores of "
@@ -133,7 +151,7 @@ def main() -> None:
     command = f"python -m tools.measurements.neighbor_hits WHOLE FIRST SECOND --to NEAR {' '.join(changes)}".strip()
     title = "How often a token is among its neighbours"
     name = Path(options.whole).name
-    pages.record(measured("neighbor_hits", name, facts, command=command, title=title, about=text_of(facts)))
+    pages.record(measured("neighbor_hits", name, facts, command=command, title=title, about=describe_protocol(facts)))
 
 
 if __name__ == "__main__":

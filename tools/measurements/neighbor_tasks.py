@@ -1,4 +1,4 @@
-"""Where neighbours come from: the tasks of test texts against the tasks of their neighbours in the memory of a run.
+"""Counts the tasks that the neighbours of each task's test texts come from, in the memory of a run.
 
 python -m tools.measurements.neighbor_tasks RUN --name "diverse"      # a finished run of MbPA++ or Meta-MbPA
 """
@@ -15,22 +15,25 @@ from memjax.lifelong import load_run
 from memjax.lifelong.neighborhoods import neighborhoods, parts_in_order, task_counts, task_shares
 from memjax.training.run_versions import versions
 from memjax.training.runs import load_config
-from tools.measurements.coarse import answering
+from tools.measurements.coarse import with_adaptation
 from tools.results import pages
 from tools.results.ledger import measured
 
 
 def measure(run: Path) -> dict[str, Any]:
-    """Share of the neighbours of each task's test texts that are of each task, in the order of the stream."""
+    """Returns the shares of tasks among the neighbours of each task's test texts, in the order of the stream."""
     config = load_config(run)
     assert config.lifelong is not None
-    loaded = load_run(run, answering(config, "each", steps=1))
+    loaded = load_run(run, with_adaptation(config, "each", steps=1))
     names = [task.name for task in config.lifelong.ordered_tasks]
-    asked = [(one, one.documents("test")) for one in map(loaded.experiment.of_task, names)]
-    found = neighborhoods(loaded.experiment, loaded.variables, asked)
+    texts = [
+        (task_experiment, task_experiment.documents("test"))
+        for task_experiment in map(loaded.experiment.of_task, names)
+    ]
+    neighbors = neighborhoods(loaded.experiment, loaded.variables, texts)
     firsts = [part.first for part in parts_in_order(loaded.experiment)]
-    shares = task_shares(np.stack([task_counts(one.numbers, firsts) for one in found]))
-    used = {int(number) for one in found for number in one.numbers.ravel() if number >= 0}
+    shares = task_shares(np.stack([task_counts(task_neighbors.numbers, firsts) for task_neighbors in neighbors]))
+    used = {int(number) for task_neighbors in neighbors for number in task_neighbors.numbers.ravel() if number >= 0}
     return {"versions": versions(), "tasks": names, "shares": shares.tolist(), "used": len(used)}
 
 

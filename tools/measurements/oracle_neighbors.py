@@ -1,9 +1,10 @@
-"""Neighbours among which every token is: what SPALM can gain at most, were its search perfect.
+"""Writes neighbours that always contain the token itself, for the largest possible gain of SPALM.
 
     python -m tools.measurements.oracle_neighbors ORACLE --data.source.path DIR
     memjax train --config wikitext2_memories --variant spalm --data.neighbors-dir ORACLE --data.source.path DIR
 
-The token stands at a random place among random tokens of the split, so that only the context tells which one it is.
+These are the neighbours of a perfect search. The token stands at a random place among random tokens of the split, so
+that only the context tells which one it is.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from memjax.training.experiment import make_experiment
 
 
 def oracle_neighbors(documents: Documents, num_neighbors: int, seed: int = 0) -> np.ndarray:
-    """int32 `[tokens, num_neighbors]`: each token, and others of the split as often as they are there.
+    """Returns int32 `[tokens, num_neighbors]`: each token among random tokens of the split, drawn by their frequency.
 
     Args:
-      documents: of the split.
-      num_neighbors: of each token.
-      seed: of the draw.
+      documents: Documents of the split.
+      num_neighbors: Number of neighbours of each token.
+      seed: Seed of the random tokens and places.
     """
     split, random = AnnotatedDocuments(documents), np.random.default_rng(seed)
     tokens = split.tokens(0, int(split.offsets[-1]))

@@ -1,4 +1,4 @@
-"""Plans of large models on TPU slices: what `memjax plan` says, a measurement for each command.
+"""Records plans of large models on TPU slices, a measurement for each command `memjax plan`.
 
 python -m tools.measurements.plans [NAME ...]     # compiles what was not yet, minutes each; needs the extra `plan`
 """
@@ -28,7 +28,7 @@ PLANS: dict[str, list[str]] = {
     "1b": ["--variant", "1b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
     "8b": ["--variant", "8b", "--topology", "v5p-128,v6e-256", "--sweep", "memory_length=65536"],
 }
-"""name -> options of `memjax plan`"""
+"""Name of a plan -> options of `memjax plan`, after `BASE`."""
 HOSTS: dict[str, list[str]] = {
     f"llama3_8b_{name}": f"--config llama_scale {options} --vocab-size 128256".split()
     for name, options in {
@@ -42,7 +42,7 @@ HOSTS: dict[str, list[str]] = {
         "full_v6e_64k": "--variant full --topology v6e:4x4 --sweep memory_length=65536",
     }.items()
 }
-"""name -> options of `memjax plan` for Llama 3 8B, with adapters or trained whole"""
+"""Name of a plan -> options of `memjax plan` for Llama 3 8B, with adapters or trained whole."""
 LEARNERS: dict[str, list[str]] = {
     "mbpa_pp": [
         *("--config", "lifelong_text", "--variant", "paper", "--topology", "v5e-8"),
@@ -57,19 +57,29 @@ LEARNERS: dict[str, list[str]] = {
         *("--training.remat", "per_layer", "--vocab-size", "50257"),
     ],
 }
-"""likewise of learners of tasks: every kind of update, and the parts that count by themselves"""
+"""Name of a plan -> options of `memjax plan` for learners of tasks: every kind of update, and the parts that count by
+themselves."""
 SEARCHES: dict[str, list[str]] = {
     "200m_mesh": [*BASE[1:], "--topology", "v5e:4x4", "--mesh", "auto", "--candidates", "5"],
     "1b_mesh": [*BASE[1:], "--variant", "1b", "--topology", "v6e:16x16", "--mesh", "auto", "--candidates", "4"],
     "8b_mesh": [*BASE[1:], "--variant", "8b", "--topology", "v6e:16x16", "--mesh", "auto", "--candidates", "4"],
 }
-"""name -> options of `memjax plan` for a search of the mesh, the rows and the rematerialisation"""
+"""Name of a plan -> options of `memjax plan` for a search of the mesh, the rows and the rematerialisation."""
 
 
 def run(names: Sequence[str] = (), book: Book | None = None) -> None:
-    """Compiles the plans that are named, or those that the measurements do not have; one is added when it is whole."""
+    """Compiles plans, and adds each to the measurements when it is complete.
+
+    Args:
+      names: Names of plans. Empty for all plans that the measurements do not have.
+      book: Ledger of the measurements. None for the committed one.
+    """
     book = book or Book()
-    known = {one.name for one in book.measurements() if one.kind in ("plan", "learner_plan", "searched_plan")}
+    known = {
+        measurement.name
+        for measurement in book.measurements()
+        if measurement.kind in ("plan", "learner_plan", "searched_plan")
+    }
     plans = {name: ("plan", [*BASE, *options]) for name, options in PLANS.items()}
     plans |= {name: ("plan", ["plan", *options]) for name, options in HOSTS.items()}
     plans |= {name: ("learner_plan", ["plan", *options]) for name, options in LEARNERS.items()}

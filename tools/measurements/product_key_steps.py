@@ -1,10 +1,10 @@
-"""Time of a training step of a model with one product-key memory against the number of its slots.
+"""Times a training step of a model with one product-key memory, against the number of its slots.
 
     python -m tools.measurements.product_key_steps
 
-Row-sparse Adam at every size, dense Adam beside it where it fits, all in one process: contenders take turns (a step of
+Row-sparse Adam runs at every size, and dense Adam where it fits, all in one process. Contenders take turns (a step of
 A, a step of B, ...), after warm-up. Documents are random tokens and parameters start fresh, so that nearly every lookup
-is of another row, which is the most that a step can touch. Temporary memory is the compiler's.
+is of another row, which is the most that a step can touch. Temporary memory is what the compiler plans.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VOCAB = 4096
 
 
 class Contender:
-    """A model, its state and its compiled step."""
+    """A model with a product-key memory, its training state and its compiled training step."""
 
     def __init__(self, slots: int, form: str, args: argparse.Namespace):
         self.slots, self.form, self.seconds, self.cpu_seconds = slots, form, [], []
@@ -68,6 +68,7 @@ class Contender:
         self.table_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state.tables))
 
     def run(self, record: bool) -> None:
+        """Runs one training step, and adds its seconds and CPU seconds to the lists where `record` is set."""
         start, cpu = time.perf_counter(), time.process_time()
         self.state, metrics = self.step(self.state, self.batch)
         jax.block_until_ready((metrics, self.state.step))
@@ -77,6 +78,7 @@ class Contender:
 
 
 def batch_of(rows: int, length: int) -> Batch:
+    """Returns a batch of random tokens, with a leading axis of size 1."""
     ids = np.random.default_rng(0).integers(0, VOCAB, (1, rows, length + 1)).astype(np.int32)
     ones = np.ones((1, rows, length), np.float32)
     batch = Batch(ids[..., :-1], ids[..., 1:], ones > 0, ones, np.ones((1, rows), bool), {})
@@ -84,6 +86,7 @@ def batch_of(rows: int, length: int) -> Batch:
 
 
 def record_of(contender: Contender, smallest: Contender, args: argparse.Namespace) -> dict[str, Any]:
+    """Returns the record of a contender, with the ratio of its time to that of the smallest one."""
     ratio = speed_ratio(smallest.seconds, contender.seconds)
     return {
         "slots": contender.slots,
@@ -120,14 +123,14 @@ def main(arguments: list[str] | None = None) -> None:
     wrong = [slots for slots in (*args.slots, *args.dense) if math.isqrt(slots) ** 2 != slots]
     if wrong:
         parser.error(f"slots: given {wrong[0]}, allowed: squares")
-    made = [("lazy", slots) for slots in args.slots] + [("dense", slots) for slots in args.dense]
-    contenders = [Contender(slots, form, args) for form, slots in made]
+    forms_and_slots = [("lazy", slots) for slots in args.slots] + [("dense", slots) for slots in args.dense]
+    contenders = [Contender(slots, form, args) for form, slots in forms_and_slots]
     for turn in range(args.warm + args.rounds):
         for contender in contenders:
             contender.run(record=turn >= args.warm)
     records = [record_of(contender, contenders[0], args) for contender in contenders]
-    given = shlex.join(sys.argv[1:] if arguments is None else arguments)
-    command = f"python -m tools.measurements.product_key_steps {given}".strip()
+    options = shlex.join(sys.argv[1:] if arguments is None else arguments)
+    command = f"python -m tools.measurements.product_key_steps {options}".strip()
     about = (
         "Contenders take turns; median (quartiles) of the rounds; the ratio is to row-sparse Adam at the fewest slots "
         "(95 % interval)."

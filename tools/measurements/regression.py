@@ -1,9 +1,9 @@
-"""How well the signal of trained infinity-formers holds what was written to it, and how often they are right.
+"""Measures the error of the signal of trained infinity-formers, beside their accuracy and perplexity.
 
     python -m tools.measurements.regression --run runs/results/RUN [RUN ...]
 
-Each run's hidden states are fitted with its own number of basis functions and with others, over the first documents of
-a split.
+The error compares the signal with the hidden states that were written to it. Each run's hidden states are fitted with
+the run's number of basis functions and with others, over the first documents of a split.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tools.results import pages
 from tools.results.ledger import ROOT, Book, measured
 
 SIZES = (0.25, 0.5, 1.0, 2.0)
-"""numbers of basis functions, as shares of a segment's tokens"""
+"""Numbers of basis functions to compare, as shares of a segment's tokens."""
 
 
 def read_documents(
     experiment: Experiment, split: str, count: int, max_segments: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a model reads of the first documents of a split, and which of it is no padding.
+    """Returns the tokens that a model reads of the first documents of a split, and a mask that is False for padding.
 
     Args:
-      experiment: of the run.
-      split: of its documents.
-      count: documents.
-      max_segments: of every document; 0 = all.
+      experiment: Experiment of the run.
+      split: Split of the run's data.
+      count: Largest number of documents.
+      max_segments: Largest number of segments of a document. 0 = all.
 
     Returns:
-      int32 `[segments, documents, length]`, and bool of the same shape.
+      Tokens int32 `[segments, documents, length]`, and a mask, bool of equal shape.
     """
     documents, length = experiment.documents(split), experiment.config.data.segment_length
     texts = [np.asarray(documents[index]) for index in range(min(count, len(documents)))]
@@ -51,14 +51,23 @@ def read_documents(
     tokens = np.zeros((len(read), segments * length), np.int32)
     mask = np.zeros(tokens.shape, bool)
     for row, text in enumerate(read):
-        kept = text[: tokens.shape[1]]
-        tokens[row, : len(kept)], mask[row, : len(kept)] = kept, True
+        beginning = text[: tokens.shape[1]]
+        tokens[row, : len(beginning)], mask[row, : len(beginning)] = beginning, True
     cut = lambda array: array.reshape(len(read), segments, length).swapaxes(0, 1)
     return cut(tokens), cut(mask)
 
 
 def measure(directory: Path, split: str, count: int, max_segments: int) -> tuple[dict[str, Any], RegressionErrors]:
-    """What is said of a run, and its errors; sizes are the run's own and `SIZES` of a segment."""
+    """Returns the facts of a run, and the errors of its signal.
+
+    The numbers of basis functions are the run's own and `SIZES` of a segment.
+
+    Args:
+      directory: Run directory.
+      split: Split of the run's data.
+      count: Largest number of documents.
+      max_segments: Largest number of segments of a document. 0 = all.
+    """
     run = load_run(directory)
     signal, length = run.experiment.config.model.attention, run.experiment.config.data.segment_length
     if not isinstance(signal, InfinityFormer):
@@ -81,7 +90,7 @@ def measure(directory: Path, split: str, count: int, max_segments: int) -> tuple
 
 
 def as_facts(errors: RegressionErrors) -> dict[str, Any]:
-    """The arrays, for JSON."""
+    """Returns the arrays of the errors as lists, for JSON."""
     arrays = {"squares": errors.squares, "variance": errors.variance, "tokens": errors.tokens}
     relative = {"relative": errors.relative(), "overall": errors.overall()}
     known = {"layers": list(errors.layers), "sizes": list(errors.num_basis)}
@@ -96,10 +105,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--max-segments", type=int, default=0, help="of every document (default: all)")
     parser.add_argument("--out", type=Path, default=ROOT, help="folder of the measurements")
     options = parser.parse_args(arguments)
-    found = {}
+    runs = {}
     for directory in options.run:
         facts, errors = measure(directory, options.split, options.documents, options.max_segments)
-        found[directory.name] = {**facts, "errors": as_facts(errors)}
+        runs[directory.name] = {**facts, "errors": as_facts(errors)}
         print(f"{directory.name}: {json.dumps(errors.overall().round(4).tolist())}", file=sys.stderr, flush=True)
     names = " ".join(directory.name for directory in options.run)
     command = f"python -m tools.measurements.regression --run {names} --split {options.split}"
@@ -113,8 +122,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     name = options.run[0].name.partition("-")[0]
     title = "infinity-former: the error of the regression"
-    found = measured("regression", name, {"runs": found}, command=command, title=title, about=about)
-    pages.record(found, Book(options.out))
+    measurement = measured("regression", name, {"runs": runs}, command=command, title=title, about=about)
+    pages.record(measurement, Book(options.out))
     return 0
 
 

@@ -1,10 +1,11 @@
-"""How far apart what an encoder reads of relations lies, after each task of a run: within a relation and between two.
+"""Measures the distances between features of relations after each task of a run: within a relation and between two.
 
 python -m tools.measurements.relation_spread RUN --name "EMAR" --to spread.npz
 
-RUN is of `configs/lifelong_relations.py`, with `--training.keep-checkpoints 999` (one stays of every stage). Of EA-EMR
-what is read goes through the map that is fitted after each task, as in scoring. The arrays of every task go to a file:
-`within` `[tasks, relations]`, `between` `[tasks, relations, relations]`, `relations` `[relations]`.
+RUN is the directory of a run of `configs/lifelong_relations.py`, with `--training.keep-checkpoints 999`, so that the
+checkpoint of every stage stays. For EA-EMR the features go through the map that is fitted after each task, as in
+scoring. The arrays of every task go to a file: `within` `[tasks, relations]`, `between`
+`[tasks, relations, relations]`, `relations` `[relations]`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from tools.results.ledger import measured
 
 
 def measure(run: Path) -> tuple[dict[str, Any], list[ClassDistances], np.ndarray]:
-    """Facts, the distances after every task, and the relations that they are of: all of the test split.
+    """Returns the facts, the distances after every task, and the ids of the relations, those of the test split.
+
+    Args:
+      run: Run directory with a checkpoint of every stage.
 
     Raises:
-      ValueError: a task without a checkpoint of its end.
+      ValueError: The end of a task has no checkpoint.
     """
-    found, ends, stream = list[ClassDistances](), task_ends(run), load_config(run).lifelong
+    distances, ends, stream = list[ClassDistances](), task_ends(run), load_config(run).lifelong
     if len(ends) < len(stream.tasks if stream else ()):
         raise ValueError(
             f"{run}: checkpoints of the ends of {len(ends)} tasks, allowed: a run with keep-checkpoints 999"
@@ -40,10 +44,10 @@ def measure(run: Path) -> tuple[dict[str, Any], list[ClassDistances], np.ndarray
     for step in ends.values():
         loaded = load_run(run, step=step)
         read = read_features(loaded.experiment, loaded.variables, loaded.experiment.documents("test"))
-        found.append(class_distances(align_features(loaded.variables, read.features), read.labels))
+        distances.append(class_distances(align_features(loaded.variables, read.features), read.labels))
         relations = np.unique(read.labels)
-    means = [one.means() for one in found]
-    return {"versions": versions(), "tasks": means, "relations": len(relations)}, found, relations
+    means = [task_distances.means() for task_distances in distances]
+    return {"versions": versions(), "tasks": means, "relations": len(relations)}, distances, relations
 
 
 def main() -> None:
@@ -52,8 +56,11 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="of the method, for the table")
     parser.add_argument("--to", type=Path, required=True, help="file of the arrays, .npz")
     options = parser.parse_args()
-    facts, found, relations = measure(options.run)
-    arrays = {name: np.stack([getattr(one, name) for one in found]) for name in ("within", "between")}
+    facts, distances, relations = measure(options.run)
+    arrays = {
+        name: np.stack([getattr(task_distances, name) for task_distances in distances])
+        for name in ("within", "between")
+    }
     np.savez_compressed(options.to, allow_pickle=False, relations=relations, **arrays)
     command = f"python -m tools.measurements.relation_spread RUN --name {options.name!r} --to FILE"
     about = f"Test sentences of {facts['relations']} relations, those of tasks to come included."

@@ -1,10 +1,10 @@
-"""Training time that is lost to saving checkpoints, at once and in the background, in one run.
+"""Measures the training time that is lost to saving checkpoints, at once and in the background, in one run.
 
     python -m tools.measurements.saves [--rounds 7] [--steps 8]
 
-A run in one process takes turns: some steps without a checkpoint, the same number after a checkpoint that is written at
-once, and after one that a thread writes while training goes on. What is lost is the time in which training stands still
-for the save, as a share of the turn.
+A run in one process takes turns of equally many steps: without a checkpoint, after a checkpoint that is written at
+once, and after one that a thread writes while training goes on. The lost time is the time in which training stands
+still for the save, as a share of the turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools.results import pages
 from tools.results.ledger import measured, together
 
 MODES = {"none": None, "at once": False, "in the background": True}
-"""Name of a way to save -> whether it is in the background, None for no checkpoint"""
+"""Name of a way to save -> whether it saves in the background. None for no checkpoint."""
 TITLE = "Time lost to checkpoints"
 
 
@@ -56,7 +56,12 @@ class TrainedRun:
         self.size = count_bytes(self._state)
 
     def turn(self, in_background: bool | None, steps: int) -> tuple[float, float]:
-        """Saves and trains some steps. Returns the seconds of both, and those of the save alone."""
+        """Saves a checkpoint and trains some steps. Returns the seconds of both, and the seconds of the save alone.
+
+        Args:
+          in_background: Whether to save in the background. None for no checkpoint.
+          steps: Number of training steps.
+        """
         self._number += 1
         begin = time.perf_counter()
         if in_background is not None:
@@ -70,13 +75,14 @@ class TrainedRun:
         return time.perf_counter() - begin, saved - begin
 
     def close(self) -> None:
+        """Ends the threads that write, and closes the checkpoints."""
         for writer in self._writers:
             writer.close()
         self._checkpoints.close()
 
 
 def measure(rounds: int, steps: int, dim: int, layers: int) -> list[dict[str, Any]]:
-    """Trains turns of all ways in alternation, and returns a record of each way."""
+    """Trains turns of all ways to save in alternation, and returns a record of each way."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in MODES}
     with tempfile.TemporaryDirectory(prefix="memjax-saves-") as folder:
         run = TrainedRun(Path(folder) / "checkpoints", dim, layers)

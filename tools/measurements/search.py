@@ -1,11 +1,12 @@
-"""Indices of a datastore side by side: recall, speed, size and building time, measured in turns in one run.
+"""Compares indices of a datastore: recall, speed, size and building time, measured in turns in one run.
 
     memjax train --config knn_lm_wikitext --data.source.path DIR
     python -m tools.measurements.knn_lm RUN --data.source.path DIR            # builds the store
     python -m tools.measurements.search RUN 100000 --data.source.path DIR
 
-Takes the first entries of the store as a store of their own, and as queries what the model makes of validation text.
-Approximate indices are tried with ever more effort until they reach a recall; the first setting that does is measured.
+The first entries of the store become a store of their own. The queries are keys that the model makes of validation
+text. Approximate indices are tried with more and more effort until they reach a recall. The first setting that reaches
+it is measured.
 """
 
 from __future__ import annotations
@@ -58,25 +59,25 @@ QUERIES = 1000
 NEIGHBORS = 32
 LEVELS = (0.9, 0.95, 0.99)
 EFFORTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""leaves, inverted lists or candidates of the graph that are visited"""
+"""Numbers of visited leaves, inverted lists or candidates of a graph that are tried."""
 CANDIDATES = (64, 128, 256)
-"""entries that are scored again by their keys"""
+"""Numbers of entries that are scored again by their keys."""
 BASELINE = "faiss Flat"
 MOST_ENTRIES_OF_A_GRAPH = 100_000  # more take minutes to build
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A built index: `make(effort, candidates)` opens it with these settings.
+    """A built index, with the settings that are tried.
 
     Attributes:
-      name: of the table's rows.
-      effort: what the first setting is called; '' = the index is exact and has no settings.
-      candidates: choices of the second one; (0,) = it has none.
-      make: gives an index.
-      build: seconds and CPU seconds of building and saving it.
-      size: bytes of the index; of the keys where they are all there is.
-      efforts: choices of the first setting, ascending.
+      name: Name of the index in the table.
+      effort: Name of the first setting. '' = the index is exact and has no settings.
+      candidates: Choices of the second setting, the number of entries to score again. (0,) = no such setting.
+      make: `make(effort, candidates)` returns the index with these settings.
+      build: Seconds and CPU seconds of building and saving the index.
+      size: Bytes of the index. Bytes of the keys where there is nothing else.
+      efforts: Choices of the first setting, ascending.
     """
 
     name: str
@@ -90,7 +91,15 @@ class Family:
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """An index with fixed settings, and its recall."""
+    """An index with fixed settings, and its recall.
+
+    Attributes:
+      family: The built index.
+      level: Level of recall that the settings reach. None for an exact index.
+      setting: Description of the settings. '' for an exact index.
+      recall: Recall with these settings. NaN where nothing is searched.
+      search: Function without arguments that searches all queries.
+    """
 
     family: Family
     level: float | None
@@ -100,20 +109,21 @@ class Contender:
 
     @property
     def name(self) -> str:
+        """Name of the index, with the level of recall where there is one."""
         return self.family.name + (f" at {self.level}" if self.level else "")
 
 
 def queries_of(source: KeyExtractor, file: Path) -> np.ndarray:
-    """Keys of tokens drawn from the validation split, made once."""
+    """Returns the keys of random tokens of the validation split, which are made once and then read from `file`."""
     if not file.exists():
         keys = np.concatenate([part.keys for part in source.reader("validation")]).astype(np.float32)
-        drawn = np.sort(np.random.default_rng(0).choice(len(keys), QUERIES, replace=False))
-        np.save(file, keys[drawn])
+        places = np.sort(np.random.default_rng(0).choice(len(keys), QUERIES, replace=False))
+        np.save(file, keys[places])
     return np.load(file)
 
 
 def first_entries(store: Store, entries: int, path: Path) -> Store:
-    """The first entries of a store as one of their own, made anew."""
+    """Writes the first entries of a store to a new store, and replaces an earlier one at `path`."""
     shutil.rmtree(path, ignore_errors=True)
     header = dataclasses.asdict(store.header)
     create_store(path, Header(**{**header, "num_shards": 1, "data": f"{header['data']}, first {entries}"}))
@@ -124,16 +134,22 @@ def first_entries(store: Store, entries: int, path: Path) -> Store:
     return finish_store(path)
 
 
-def timed(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """What an action returns, its seconds and its CPU seconds."""
+def time_action(action: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """Calls `action`, and returns its result, with its seconds and its CPU seconds."""
     cpu, wall = time.process_time(), time.perf_counter()
     result = action()
     return result, {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
 
 
 def exact_family(name: str, build: Callable[[], Any], size: int) -> Family:
-    """Builds an index that is exact."""
-    index, cost = timed(build)
+    """Builds an exact index, and measures the time.
+
+    Args:
+      name: Name of the index in the table.
+      build: Function without arguments that returns the index.
+      size: Bytes of the index.
+    """
+    index, cost = time_action(build)
     return Family(name, "", (0,), lambda *_: index, cost, size)
 
 
@@ -148,9 +164,14 @@ def exact_families(store: Store) -> list[Family]:
 
 
 def scann_families(store: Store, candidates: tuple[int, ...] = CANDIDATES) -> list[Family]:
-    """Builds the index of ScaNN, which also stands with its `candidates` scored again by their keys."""
-    found = []
-    _, cost = timed(lambda: build_scann(store))
+    """Builds the index of ScaNN, and returns it twice: as it is, and with its candidates scored again by their keys.
+
+    Args:
+      store: Store with the keys.
+      candidates: Numbers of candidates to try.
+    """
+    built = []
+    _, cost = time_action(lambda: build_scann(store))
     size = _bytes(open_artefact(store, "scann_squared_l2_00000_of_00001")[0])
     scann: Any = open_index(store, "scann")
     again = rescore(scann, store)
@@ -160,16 +181,16 @@ def scann_families(store: Store, candidates: tuple[int, ...] = CANDIDATES) -> li
             scann.leaves_to_search, scann.reorder = effort, candidates
             return index
 
-        found.append(Family(name, "leaves_to_search", candidates, make, cost, size))
-    return found
+        built.append(Family(name, "leaves_to_search", candidates, make, cost, size))
+    return built
 
 
 def families(store: Store) -> list[Family]:
-    """Builds every index."""
+    """Builds every index of the table."""
     import faiss
 
     def faiss_index(name: str, factory: str, parameter: str, candidates: tuple[int, ...] = (0,)) -> Family:
-        _, cost = timed(lambda: build_faiss(store, factory=factory, training_entries=100_000))
+        _, cost = time_action(lambda: build_faiss(store, factory=factory, training_entries=100_000))
         folder, _ = open_artefact(store, "faiss_squared_l2")
         raw = faiss.read_index(str(folder / "index.faiss"))
 
@@ -184,7 +205,7 @@ def families(store: Store) -> list[Family]:
         return Family(name, parameter, candidates, make, cost, _bytes(folder), efforts)
 
     lists = 2 ** int(math.log2(4 * math.sqrt(store.entries)))
-    found = [
+    built = [
         exact_family("bare matrix product", lambda: Product(store), 2 * store.entries * store.header.key_bytes),
         *exact_families(store),
         faiss_index(BASELINE, "Flat", ""),
@@ -193,12 +214,12 @@ def families(store: Store) -> list[Family]:
         faiss_index(f"faiss IVF{lists},PQ64, exact re-scoring", f"IVF{lists},PQ64", "nprobe", CANDIDATES),
     ]
     if store.entries <= MOST_ENTRIES_OF_A_GRAPH:
-        found.append(faiss_index("faiss HNSW32", "HNSW32", "efSearch"))
-    return found
+        built.append(faiss_index("faiss HNSW32", "HNSW32", "efSearch"))
+    return built
 
 
 class Product:
-    """All products of queries and keys, float32, in batches of 256 queries; nothing is selected."""
+    """All products of queries and keys, float32, in batches of 256 queries. No neighbours are selected."""
 
     def __init__(self, store: Store):
         keys = np.concatenate([block.keys for block in store.blocks()])
@@ -211,16 +232,22 @@ class Product:
 
 
 def contenders(family: Family, store: Store, queries: np.ndarray, true: Neighbors) -> tuple[list[Contender], float]:
-    """The family at each level of recall that it reaches, and the best recall that was found.
+    """Returns a contender for each level of recall that an index reaches, and its best recall.
 
-    For every number of candidates it is given more effort until the highest level is reached; of the settings that are
-    the first to reach a level, the fastest of three searches is taken.
+    For every number of candidates the effort rises until the highest level is reached. The first setting that reaches
+    a level is a choice for this level. The choice with the fastest of three searches becomes the contender.
+
+    Args:
+      family: The built index, with the settings to try.
+      store: Store that the index searches.
+      queries: Queries, `[queries, dim]`.
+      true: The true neighbours of the queries.
     """
 
-    def contender(level: float | None, effort: int, candidates: int, found: float) -> Contender:
+    def contender(level: float | None, effort: int, candidates: int, recall: float) -> Contender:
         setting = f"{family.effort} {effort}" + (f", {candidates} candidates" if candidates else "")
         search = lambda: family.make(effort, candidates).search(queries, NEIGHBORS)
-        return Contender(family, level, setting if family.effort else "", found, search)
+        return Contender(family, level, setting if family.effort else "", recall, search)
 
     if not family.effort:
         if isinstance(index := family.make(0, 0), Product):
@@ -230,21 +257,29 @@ def contenders(family: Family, store: Store, queries: np.ndarray, true: Neighbor
     for candidates in family.candidates:
         open_levels = list(LEVELS)
         for effort in family.efforts:
-            found = measure_recall(family.make(effort, candidates), store, queries, NEIGHBORS, true=true)
-            best = max(best, found)
-            for level in [level for level in open_levels if found >= level]:
-                first[level].append(contender(level, effort, candidates, found))
+            recall = measure_recall(family.make(effort, candidates), store, queries, NEIGHBORS, true=true)
+            best = max(best, recall)
+            for level in [level for level in open_levels if recall >= level]:
+                first[level].append(contender(level, effort, candidates, recall))
                 open_levels.remove(level)
-            if not open_levels or effort > 32 and found < 0.5:
+            if not open_levels or effort > 32 and recall < 0.5:
                 break
-    quickest = lambda choices: min(choices, key=lambda c: min(timed(c.search)[1]["seconds"] for _ in range(3)))
+    quickest = lambda choices: min(choices, key=lambda c: min(time_action(c.search)[1]["seconds"] for _ in range(3)))
     return [quickest(choices) for choices in first.values() if choices], best
 
 
 def measure(
     store: Store, queries: np.ndarray, built: Sequence[Family], rounds: int, baseline: str = BASELINE
 ) -> list[dict[str, Any]]:
-    """One record for each contender, or level that a family does not reach. Ratios are those to `baseline`."""
+    """Measures all contenders in turns, and returns a record for each, and for each level that an index does not reach.
+
+    Args:
+      store: Store that the indices search.
+      queries: Queries, `[queries, dim]`.
+      built: The built indices.
+      rounds: Number of measured searches of each contender.
+      baseline: Name of the contender whose speed is 1 in the ratios.
+    """
     true = StreamedIndex(store).search(queries, NEIGHBORS)
     taking_part, records = [], []
     for family in built:
@@ -252,39 +287,39 @@ def measure(
         reached, best = contenders(family, store, queries, true)
         taking_part += reached
         if family.effort:
-            for level in set(LEVELS) - {one.level for one in reached}:
+            for level in set(LEVELS) - {contender.level for contender in reached}:
                 records.append({"index": family.name, "level": level, "reached": False, "recall": best})
     load = os.getloadavg()[0]
     print("rounds", file=sys.stderr, flush=True)
-    costs: dict[str, list[dict[str, float]]] = {one.name: [] for one in taking_part}
+    costs: dict[str, list[dict[str, float]]] = {contender.name: [] for contender in taking_part}
     for turn in range(rounds + 1):  # the first warms up
-        for one in taking_part:
-            cost = timed(one.search)[1]
-            costs[one.name] += [cost] if turn else []
+        for contender in taking_part:
+            cost = time_action(contender.search)[1]
+            costs[contender.name] += [cost] if turn else []
     column = lambda name, key: [cost[key] for cost in costs[name]]
-    for one in taking_part:
-        seconds = column(one.name, "seconds")
+    for contender in taking_part:
+        seconds = column(contender.name, "seconds")
         records.append(
             {
-                "index": one.family.name,
-                "level": one.level,
+                "index": contender.family.name,
+                "level": contender.level,
                 "reached": True,
-                "setting": one.setting,
-                "recall": None if math.isnan(one.recall) else one.recall,
+                "setting": contender.setting,
+                "recall": None if math.isnan(contender.recall) else contender.recall,
                 "queries_per_second": {name: len(queries) / value for name, value in quartiles(seconds).items()},
                 "seconds": seconds,
-                "cpu_seconds": column(one.name, "cpu_seconds"),
+                "cpu_seconds": column(contender.name, "cpu_seconds"),
                 "ratio": speed_ratio(seconds, column(baseline, "seconds")),
-                "cpu_ratio": speed_ratio(column(one.name, "cpu_seconds"), column(baseline, "cpu_seconds")),
-                "bytes": one.family.size,
-                "build": one.family.build,
+                "cpu_ratio": speed_ratio(column(contender.name, "cpu_seconds"), column(baseline, "cpu_seconds")),
+                "bytes": contender.family.size,
+                "build": contender.family.build,
             }
         )
     return [{"entries": store.entries, "load": load, **record} for record in records]
 
 
 def about(known: dict[str, Any]) -> str:
-    """What is measured and how."""
+    """Returns the text above the table: what was measured, and how."""
     return (
         f"The first keys of the store of {known['store']}, {known['dim']} dimensions, float16; {QUERIES:,} queries at "
         f"a time, keys of validation tokens drawn at random; squared L2, {NEIGHBORS} neighbours; recall against exact "
@@ -298,6 +333,7 @@ def about(known: dict[str, Any]) -> str:
 
 
 def _bytes(folder: Path) -> int:
+    """Returns the bytes of all files of a folder."""
     return sum(file.stat().st_size for file in folder.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""Measure what keeps a small encoder from learning the second of two small tasks: moments, spare classes or passes.
+"""Measures why a small encoder does not learn the second of two small tasks: moments, spare classes or passes.
 
 python -m tools.measurements.second_tasks DATA --out DIR            # may be interrupted, and goes on
 python -m tools.measurements.second_tasks DATA --out DIR --record   # adds what DIR has to the measurements
@@ -32,20 +32,20 @@ from tools.results import pages
 from tools.results.ledger import measured
 
 ROWS = {"train": 512, "validation": 64, "test": 256}
-"""rows of a task in each split, as many of each class"""
+"""Number of rows of a task in each split. Both classes have equally many."""
 TEXTS = {"ag_news": (0, 1, 2, 3), "dbpedia": (0, 1, 2, 3), "amazon": (0, 4, 1, 3)}
-"""set -> places of its classes: two of the first task, two of the second"""
+"""Name of a data set -> places of classes among its sorted labels: two of the first task, two of the second."""
 PASSES, LENGTH, ENTRIES = (4, 12), 64, 2048
-"""passes over a task; tokens of a text; entries of the tokenizer"""
+"""Numbers of passes over a task to compare, number of tokens of a text, and number of entries of the tokenizer."""
 ROOM = 33
-"""classes of the larger head; the other has those of the two tasks"""
+"""Number of classes of the larger head. The smaller head has only the classes of the two tasks."""
 
 
 class Cell(NamedTuple):
-    """One training.
+    """The settings of one training, a cell of the table.
 
     Attributes:
-      texts: Name of the set.
+      texts: Name of the data set, a key of `TEXTS`.
       passes: Passes over each task.
       moments: Moments of the optimiser at the border: "carried" over from the first task, or "new".
       room: Number of classes of the head.
@@ -65,7 +65,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> list[Cell]:
-    """Returns all cells, those of one set after the other, its tasks alone first."""
+    """Returns all cells, one data set after the other. The second tasks alone come first in each."""
     return [
         cell
         for texts in TEXTS
@@ -77,7 +77,7 @@ def cells() -> list[Cell]:
 
 
 def write_tasks(texts: str, data: Path, folder: Path) -> list[str]:
-    """Writes the files of both tasks of a set, where they are not there yet, and returns their folders."""
+    """Writes the files of both tasks of a data set, where they are missing, and returns the folders of the tasks."""
     tasks = [folder / f"{texts}_{name}" for name in ("first", "second")]
     if not all((task / "test.csv").exists() for task in tasks):
         source = dataclasses.replace(FIVE[texts], path=str(data), equality="letters_and_digits")
@@ -107,7 +107,10 @@ def config_of(cell: Cell, tasks: list[str], folder: Path) -> Config:
 
 
 def measure(cell: Cell, data: Path, folder: Path) -> dict[str, Any]:
-    """Trains a cell, with an optimiser at its beginning before the second task where it says so."""
+    """Trains a cell, and returns its accuracies and seconds.
+
+    Cells with new moments start the optimiser anew before the second task.
+    """
     config, make = config_of(cell, write_tasks(cell.texts, data, folder), folder), factory.make_method
     shutil.rmtree(Path(config.workdir, config.name), ignore_errors=True)
 
@@ -126,7 +129,7 @@ def measure(cell: Cell, data: Path, folder: Path) -> dict[str, Any]:
 
 
 def about() -> str:
-    """Says what was measured and how."""
+    """Returns the text above the table: what was measured, and how."""
     size, (few, many) = ROWS["train"], PASSES
     return (
         f"Two tasks of two classes, {size} rows each, and an encoder of two layers with replay of everything "

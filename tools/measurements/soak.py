@@ -1,4 +1,4 @@
-"""A long run of a stream of tasks with five interruptions: its memory, descriptors, threads and log.
+"""Checks a long run of a stream of tasks with five interruptions: its memory, descriptors, threads and log.
 
     python -m tools.measurements.soak [--steps 10000]
 
@@ -30,20 +30,20 @@ from memjax.training.checkpoints import Checkpoints
 from memjax.training.signals import StoppedBySignal
 
 EVERY = 100
-"""number of steps between two samples, and between two lines of the log"""
+"""Number of steps between two samples, and between two lines of the log."""
 SETTLED = 1_000
-"""number of steps of a process before its numbers must stay, and between two rests"""
+"""Number of steps of a process before its numbers must stay, and between two rests."""
 REST = 25
-"""seconds after which TensorStore's threads of a save (`ts_pool_worker`), idle for 20 seconds, have ended"""
+"""Seconds of a rest. After it TensorStore's threads of a save (`ts_pool_worker`), idle for 20 seconds, have ended."""
 MOST_CHANGE = 0.02
-"""largest change of the resident memory, as a share"""
+"""Largest allowed change of the resident memory, as a share."""
 ROWS = 16
 VOLATILE = ("attempt", "seconds", "first_step_seconds", "tokens_per_second", "examples_per_second")
-"""entries of a line that say when and how fast it was written"""
+"""Entries of a line of the log that say when and how fast it was written. They are not compared."""
 
 
 def stream(workdir: Path, steps: int) -> config.Config:
-    """The settings of a stream of four tasks, two classes in each, that reads every example once."""
+    """Returns the configuration of a stream of four tasks, two classes in each, that reads every example once."""
     examples = steps // 4 * ROWS
     sources = [
         config.Blobs(classes=(2 * task, 2 * task + 1), num_classes=8, dim=16, num_train=examples) for task in range(4)
@@ -66,16 +66,24 @@ def stream(workdir: Path, steps: int) -> config.Config:
 
 
 def sample(*, rested: bool) -> dict[str, int]:
-    """The resident memory of this process in KiB, its number of open descriptors, and if it has rested its threads."""
+    """Returns the resident memory of this process in KiB, and its numbers of open descriptors and of threads.
+
+    Args:
+      rested: Whether the process has rested. Threads are counted only then.
+    """
     (resident,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
     count = lambda folder: len(os.listdir(f"/proc/self/{folder}"))
-    found = {"resident": int(resident.split()[1]), "descriptors": count("fd")}
-    return {**found, "threads": count("task")} if rested else found
+    counts = {"resident": int(resident.split()[1]), "descriptors": count("fd")}
+    return {**counts, "threads": count("task")} if rested else counts
 
 
 def train_part(workdir: Path, steps: int, stop_at: int) -> int:
-    """Trains the stream from its last checkpoint on, and sends SIGTERM to this process at a step, 0 for never. Writes
-    the samples to a file of the attempt.
+    """Trains the stream from its last checkpoint on, and writes the samples to a file of the attempt.
+
+    Args:
+      workdir: Folder of the run and of the samples.
+      steps: Number of steps of the whole stream.
+      stop_at: Step at which to send SIGTERM to this process. 0 for never.
 
     Returns:
       128 and the number of the signal if it has stopped the run, else 0.
@@ -103,10 +111,15 @@ def train_part(workdir: Path, steps: int, stop_at: int) -> int:
 
 
 def train_in_parts(workdir: Path, steps: int, stops: Sequence[int]) -> list[list[dict[str, int]]]:
-    """Trains the stream in one process after the other, and returns their samples.
+    """Trains the stream in one process after the other, and returns the samples of each.
+
+    Args:
+      workdir: Folder of the run, which is made.
+      steps: Number of steps of the whole stream.
+      stops: Steps at which a process gets SIGTERM. One more process trains to the end.
 
     Raises:
-      RuntimeError: A process has ended in another way than its signal lets it.
+      RuntimeError: A process has ended with another exit code than expected.
     """
     workdir.mkdir()
     for stop_at in (*stops, 0):
@@ -119,7 +132,7 @@ def train_in_parts(workdir: Path, steps: int, stops: Sequence[int]) -> list[list
 
 
 def describe_changes(samples: Sequence[Mapping[str, int]]) -> list[str]:
-    """Describes what has grown in a process after its first thousand steps, in a line each.
+    """Describes each number of a process that has changed too much after the first thousand steps, in a line each.
 
     Example:
       >>> steady = {"resident": 100, "descriptors": 9, "threads": 4}

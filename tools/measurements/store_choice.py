@@ -1,8 +1,8 @@
-"""Which index for which store: exact, sharded or ScaNN, for stores of ten thousand to ten million drawn keys.
+"""Compares exact search, sharded search and ScaNN in stores of ten thousand to ten million random keys.
 
     python -m tools.measurements.store_choice [--entries N ...]
 
-A size takes up to ten minutes and 10 GB. Indices of one size take turns in one run.
+Each size of the store takes up to ten minutes and 10 GB. The indices of one size take turns in one run.
 """
 
 from __future__ import annotations
@@ -25,32 +25,38 @@ from tools.results.ledger import measured, together
 ENTRIES = (10_000, 100_000, 1_000_000, 10_000_000)
 DIM, CENTRES, QUERIES, BLOCK = 64, 1000, 256, 100_000
 CANDIDATES = (64, 256, 1024, 4096)
-"""entries that ScaNN scores again by their keys"""
+"""Numbers of entries that ScaNN scores again by their keys."""
 BASELINE = "memjax exact"
 
 
-def near(centres: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws float32 keys around centres that are drawn too."""
-    drawn = centres[rng.integers(0, len(centres), number)] + rng.normal(size=(number, centres.shape[1]))
-    return drawn.astype(np.float32)
+def draw_keys(centres: np.ndarray, number: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws `number` float32 keys around random centres."""
+    keys = centres[rng.integers(0, len(centres), number)] + rng.normal(size=(number, centres.shape[1]))
+    return keys.astype(np.float32)
 
 
 def draw_store(entries: int, path: Path) -> tuple[Store, np.ndarray]:
-    """Writes a store of drawn float16 keys, and draws queries, `[QUERIES, DIM]`."""
+    """Writes a store of random float16 keys, and returns it with random queries, `[QUERIES, DIM]`."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CENTRES, DIM))
-    queries = near(centres, QUERIES, rng)
+    queries = draw_keys(centres, QUERIES, rng)
     create_store(path, Header(dim=DIM, model="", tokenizer="", data=f"{entries} drawn keys", protocol={}))
     with ShardWriter(path) as writer:
         for first in range(0, entries, BLOCK):
             number = min(BLOCK, entries - first)
-            writer.append(near(centres, number, rng).astype(np.float16), np.zeros(number, np.int32))
+            writer.append(draw_keys(centres, number, rng).astype(np.float16), np.zeros(number, np.int32))
         writer.finish()
     return finish_store(path), queries
 
 
 def measure_size(entries: int, rounds: int, folder: Path) -> list[dict[str, Any]]:
-    """Builds the indices of a store and measures them in turns."""
+    """Builds the indices of a store, measures them in turns, and returns their records.
+
+    Args:
+      entries: Number of keys.
+      rounds: Number of measured searches of each index.
+      folder: Folder of the store.
+    """
     store, queries = draw_store(entries, folder / str(entries))
     built = [*exact_families(store), *scann_families(store, CANDIDATES)]
     return measure(store, queries, built, rounds, BASELINE)

@@ -1,4 +1,4 @@
-"""The side of `transformers` in `tools.measurements.beside_transformers`: answers JSON lines on standard input.
+"""Runs `transformers` for `tools.measurements.beside_transformers`, and answers JSON lines on standard input.
 
 It runs as a file in an environment with torch and transformers, and needs nothing else of this repository.
 """
@@ -15,10 +15,10 @@ import transformers
 
 
 class Worker:
-    """A model of a folder, in float32.
+    """A model that is read from a folder, in float32.
 
     Attributes:
-      model: as the folder names it.
+      model: The model, of the class that the folder names.
     """
 
     def __init__(self, folder: str, threads: int):
@@ -29,11 +29,18 @@ class Worker:
 
     @torch.no_grad()
     def windows(self, ids: list[int], window: int) -> dict[str, Any]:
-        """Nats of every token but the first, read at once by the class of Mistral with a window of so many keys."""
+        """Returns the nats of every token but the first, read at once by the Mistral class with a sliding window.
+
+        Args:
+          ids: Ids of all tokens.
+          window: Number of keys of the window.
+        """
         described = self.model.config.to_dict()
         names = ("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path")
-        kept = {name: value for name, value in described.items() if name not in names}
-        config = transformers.MistralConfig(**{**kept, "sliding_window": window, "max_position_embeddings": len(ids)})
+        settings = {name: value for name, value in described.items() if name not in names}
+        config = transformers.MistralConfig(
+            **{**settings, "sliding_window": window, "max_position_embeddings": len(ids)}
+        )
         mistral = transformers.MistralForCausalLM(config).eval()
         mistral.load_state_dict(self.model.state_dict())
         tokens = torch.tensor([ids])
@@ -44,7 +51,7 @@ class Worker:
 
     @torch.no_grad()
     def score(self, rows: list[list[int]]) -> dict[str, Any]:
-        """Seconds of a forward pass with the logits of all tokens."""
+        """Returns the seconds of a forward pass with the log-probabilities of all tokens."""
         tokens = torch.tensor(rows)
         start = time.perf_counter()
         self.model(tokens, use_cache=False).logits.log_softmax(-1)
@@ -52,14 +59,20 @@ class Worker:
 
     @torch.no_grad()
     def generate(self, rows: list[list[int]], count: int, static: bool) -> dict[str, Any]:
-        """Seconds of so many new tokens after a prompt, the most probable each, and the tokens. The prompt counts."""
+        """Returns the seconds that new tokens after the prompts take, prompts included, and the new tokens.
+
+        Args:
+          rows: Ids of the prompts.
+          count: Number of new tokens of each row. Every token is the most probable one.
+          static: Whether to use a static cache and a compiled step.
+        """
         options: dict[str, Any] = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
         if static:  # generate() then compiles the step of a token
             options["cache_implementation"] = "static"
         tokens = torch.tensor(rows)
         start = time.perf_counter()
-        found = self.model.generate(tokens, attention_mask=torch.ones_like(tokens), pad_token_id=0, **options)
-        return {"seconds": time.perf_counter() - start, "tokens": found[:, tokens.shape[1] :].tolist()}
+        outputs = self.model.generate(tokens, attention_mask=torch.ones_like(tokens), pad_token_id=0, **options)
+        return {"seconds": time.perf_counter() - start, "tokens": outputs[:, tokens.shape[1] :].tolist()}
 
 
 def main() -> None:

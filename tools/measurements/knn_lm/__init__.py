@@ -1,4 +1,4 @@
-"""kNN-LM on real text: one module for each table, run as `python -m tools.measurements.knn_lm.NAME RUN`.
+"""Tables of kNN-LM on real text: one module for each table, run as `python -m tools.measurements.knn_lm.NAME RUN`.
 
-`experiment` is what they share: stores, indices and neighbours that are made once and kept, tuning, and the tables.
+The modules share `experiment`: stores, indices and neighbours that are made once and stored, tuning, and the tables.
 """

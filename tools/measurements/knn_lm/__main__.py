@@ -1,10 +1,10 @@
-"""kNN-LM beside its base model: one table of a trained run, tuned on validation, read off on test.
+"""Compares kNN-LM with its base model: one table of a trained run, tuned on validation, read off on test.
 
     memjax train --config knn_lm_wikitext --data.source.path DIR
     python -m tools.measurements.knn_lm RUN --data.source.path DIR
 
-The store of the training split is built once (and goes on after an interruption),
-neighbours of validation and test are searched once and kept; everything else is arithmetic on them.
+The store of the training split is built once, and an interrupted build goes on. The neighbours of validation and test
+are searched once and stored. Everything else is arithmetic on them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SWEEP = (1, 4, 16, 64, 256)
 
 
 def measure(source: KeyExtractor, workdir: Path) -> dict[str, Any]:
-    """Builds, searches, tunes; every number of the table."""
+    """Builds the store, searches the neighbours, tunes their weight, and returns all numbers of the table."""
     start = time.monotonic()
     store = build_datastore(source, workdir / "store")
     built = time.monotonic() - start
@@ -34,16 +34,19 @@ def measure(source: KeyExtractor, workdir: Path) -> dict[str, Any]:
     index = experiment.scann_index(store)
     indexed = time.monotonic() - start
     queries = np.concatenate([part.keys for part in itertools.islice(source.reader("validation"), 1)])[:500]
-    found_share = measure_recall(index, store, queries, 32)
-    found = {split: experiment.find(source, store, index, split, workdir) for split in experiment.SPLITS}
-    rows = [{"neighbors": count, **experiment.tuned(*(one.first(count) for one in found.values()))} for count in SWEEP]
+    recall = measure_recall(index, store, queries, 32)
+    retrievals = {split: experiment.find(source, store, index, split, workdir) for split in experiment.SPLITS}
+    rows = [
+        {"neighbors": count, **experiment.tuned(*(retrieval.first(count) for retrieval in retrievals.values()))}
+        for count in SWEEP
+    ]
     return {
         "entries": store.entries,
-        "recall@32": found_share,
+        "recall@32": recall,
         "build_seconds": built,
         "index_seconds": indexed,
-        "targets": {split: len(one.targets) for split, one in found.items()},
-        "base": experiment.base(found),
+        "targets": {split: len(retrieval.targets) for split, retrieval in retrievals.items()},
+        "base": experiment.base(retrievals),
         "knn_lm": rows,
         "protocol": source.protocol(),
         "devices": len(jax.devices()),

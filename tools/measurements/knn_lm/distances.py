@@ -1,11 +1,11 @@
-"""kNN-LM with exact and with quantised distances, and with inner products: one store, several searches.
+"""Compares kNN-LM with exact distances, quantised distances and inner products: one store, several searches.
 
     python -m tools.measurements.knn_lm.distances RUN --data.source.path DIR --evaluation.max-segments 10
 
-The store has a quarter of the training split's entries, as in `store_size`. Quantised distances are faiss's, from
-product codes of as many bytes a key as the row says, in 1,024 inverted lists of which 32 are searched (the paper has 64
-bytes, and 4,096 lists for its larger store). ScaNN ranks what its codes find again by the keys, so its distances are
-exact for those it finds.
+The store has a quarter of the training split's entries, as in `store_size`. Quantised distances come from product codes
+of faiss with the row's number of bytes a key, in 1,024 inverted lists of which 32 are searched. The paper has 64 bytes,
+and 4,096 lists for its larger store. ScaNN ranks its candidates again by the keys, so its distances are exact for the
+neighbours that it finds.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ LISTS, PROBES = 1024, 32
 
 
 class Row(NamedTuple):
-    """One search.
+    """One search, a row of the table.
 
     Attributes:
-      label: in the table.
-      name: of the index, in file names.
-      metric: of the search.
-      code_bytes: of faiss's product codes; 0 = another index.
-      exact_scores: distances from the keys.
+      label: Label of the row in the table.
+      name: Name of the index in file names.
+      metric: Metric of the search.
+      code_bytes: Number of bytes of faiss's product codes. 0 = another index.
+      exact_scores: Whether distances are computed from the keys. False for distances of the codes.
     """
 
     label: str
@@ -58,7 +58,13 @@ ROWS = (
 
 
 def open_row(row: Row, store: Store, built: dict[int, Any]) -> Any:
-    """The index of a row; those of faiss are built once."""
+    """Opens the index of a row.
+
+    Args:
+      row: Row of the table.
+      store: Store that the index searches.
+      built: Indices of faiss by bytes of their codes. A missing one is built and added.
+    """
     if row.name.startswith("exact"):
         return open_index(store, "exact", metric=row.metric)
     if not row.code_bytes:
@@ -70,27 +76,27 @@ def open_row(row: Row, store: Store, built: dict[int, Any]) -> Any:
     return rescore(index, store) if row.exact_scores else index
 
 
-def share(found: StoreNeighbors, true: StoreNeighbors) -> float:
-    """Of the true neighbours, by their numbers, that were found."""
+def share(retrieval: StoreNeighbors, true: StoreNeighbors) -> float:
+    """Returns the share of the true neighbours that a search has found. Neighbours are compared by their entries."""
     size = true.neighbors.ids.shape[1]
-    pairs = zip(found.neighbors.ids, true.neighbors.ids, strict=True)
-    return float(np.mean([len(np.intersect1d(one, other)) / size for one, other in pairs]))
+    pairs = zip(retrieval.neighbors.ids, true.neighbors.ids, strict=True)
+    return float(np.mean([len(np.intersect1d(ids, true_ids)) / size for ids, true_ids in pairs]))
 
 
 def measure(source: KeyExtractor, workdir: Path) -> dict[str, Any]:
-    """Every number of the table."""
+    """Searches and tunes every row, and returns all numbers of the table."""
     whole = build_datastore(source, workdir / "store")
     store = experiment.first_entries(whole, workdir / f"store_1_{PART}", whole.entries // PART)
-    rows, built, true, found = [], {}, None, {}
+    rows, built, true, retrievals = [], {}, None, {}
     for row in ROWS:
         index = open_row(row, store, built)
-        found = {
+        retrievals = {
             split: experiment.find(source, store, index, split, workdir, name=row.name) for split in experiment.SPLITS
         }
-        true = true or found["validation"]
-        shared = share(found["validation"], true) if row.metric == "squared_l2" else None
-        rows.append({**row._asdict(), "found": shared, **experiment.tuned(*found.values())})
-    return {"entries": store.entries, **experiment.facts_of(found, rows, source.protocol())}
+        true = true or retrievals["validation"]
+        shared = share(retrievals["validation"], true) if row.metric == "squared_l2" else None
+        rows.append({**row._asdict(), "found": shared, **experiment.tuned(*retrievals.values())})
+    return {"entries": store.entries, **experiment.facts_of(retrievals, rows, source.protocol())}
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""Domain adaptation by a store: a model of Wikipedia on novels, with the store of Wikipedia and with one of novels.
+"""Compares a model of Wikipedia on novels with the store of Wikipedia and with a store of novels (domain adaptation).
 
     python -m tools.measurements.knn_lm.domain RUN --novels novels.tar.xz --data.source.path DIR \
         --evaluation.max-segments 20
 
-The run is `knn_lm_wikitext`; nothing is trained. Whole books are held out. The gain is set beside the one on the
-model's own kind of text, from the same number of segments.
+The run is `knn_lm_wikitext`. Nothing is trained. Whole books are held out. The gain stands beside the gain on the kind
+of text that the model was trained on, from the same number of segments.
 """
 
 from __future__ import annotations
@@ -20,25 +20,33 @@ from tools.measurements.knn_lm.novels import authors, make_documents
 
 TOKENS = 1_000_000
 UNKNOWN = 3
-"""id of `<unk>` in `WordTokenizer`"""
+"""Id of `<unk>` in `WordTokenizer`."""
 
 
-def summary(found: dict[str, StoreNeighbors]) -> dict[str, Any]:
-    """What the tuned neighbours give on both splits, over all targets and over those that are not `<unk>`."""
-    row: dict[str, Any] = experiment.tuned(*found.values())
-    known = {split: experiment.without(one, UNKNOWN) for split, one in found.items()}
+def summarize(retrievals: dict[str, StoreNeighbors]) -> dict[str, Any]:
+    """Tunes the neighbours, and returns the nats of both splits, of all targets and of those that are not `<unk>`."""
+    row: dict[str, Any] = experiment.tuned(*retrievals.values())
+    known = {split: experiment.without(retrieval, UNKNOWN) for split, retrieval in retrievals.items()}
     return {
         **row,
-        "base": experiment.base(found),
+        "base": experiment.base(retrievals),
         "base_known": experiment.base(known),
-        "known": {split: experiment.score(one, row) for split, one in known.items()},
-        "unknown_targets": {s: 1 - len(known[s].targets) / len(one.targets) for s, one in found.items()},
-        "targets": {split: len(one.targets) for split, one in found.items()},
+        "known": {split: experiment.score(retrieval, row) for split, retrieval in known.items()},
+        "unknown_targets": {
+            s: 1 - len(known[s].targets) / len(retrieval.targets) for s, retrieval in retrievals.items()
+        },
+        "targets": {split: len(retrieval.targets) for split, retrieval in retrievals.items()},
     }
 
 
 def measure(source: KeyExtractor, novels: str, workdir: Path) -> dict[str, Any]:
-    """Every number of the table."""
+    """Builds both stores, searches and tunes every row, and returns all numbers of the table.
+
+    Args:
+      source: Run that was trained on Wikipedia.
+      novels: File of the novels.
+      workdir: Folder of stores and neighbours.
+    """
     tokenizer = source.run.experiment.tokenizer
     books = {
         split: make_documents(novels, split, tokenizer, tokens=TOKENS if split == "train" else 0)
@@ -46,11 +54,11 @@ def measure(source: KeyExtractor, novels: str, workdir: Path) -> dict[str, Any]:
     }
     adapted = source.with_documents({split: documents for split, (documents, _) in books.items()})
     wikipedia = build_datastore(source, workdir / "store")
-    there = build_datastore(adapted, workdir / "novels")
+    novels_store = build_datastore(adapted, workdir / "novels")
     unknown = {split: float((experiment.all_tokens(texts) == UNKNOWN).mean()) for split, (texts, _) in books.items()}
     known_authors = authors(books["train"][1])
     facts: dict[str, Any] = {
-        "entries": {"Wikipedia": wikipedia.entries, "novels": there.entries},
+        "entries": {"Wikipedia": wikipedia.entries, "novels": novels_store.entries},
         "books": {split: names for split, (_, names) in books.items()},
         "tokens": {split: len(experiment.all_tokens(documents)) for split, (documents, _) in books.items()},
         "unknown_tokens": unknown,
@@ -63,19 +71,19 @@ def measure(source: KeyExtractor, novels: str, workdir: Path) -> dict[str, Any]:
         "max_segments": source.run.experiment.config.evaluation.max_segments,
     }
     rows = []
-    for texts, store in (("WikiText-2", wikipedia), ("novels", wikipedia), ("novels", there)):
+    for texts, store in (("WikiText-2", wikipedia), ("novels", wikipedia), ("novels", novels_store)):
         reader, index = source if texts == "WikiText-2" else adapted, experiment.scann_index(store)
-        found = {split: experiment.find(reader, store, index, split, workdir) for split in experiment.SPLITS}
-        name = "novels" if store is there else "Wikipedia"
-        rows.append({"texts": texts, "store": name, **summary(found)})
+        retrievals = {split: experiment.find(reader, store, index, split, workdir) for split in experiment.SPLITS}
+        name = "novels" if store is novels_store else "Wikipedia"
+        rows.append({"texts": texts, "store": name, **summarize(retrievals)})
         del index
     return {**facts, "rows": rows}
 
 
 def text(facts: dict[str, Any]) -> str:
-    """What was measured and how."""
+    """Returns the text above the table: what was measured, and how."""
     percent = lambda share: f"{100 * share:.1f} %"
-    entries, books, own = facts["entries"], facts["books"], facts["books_of_authors_in_the_store"]
+    entries, books, same_authors = facts["entries"], facts["books"], facts["books_of_authors_in_the_store"]
     (wikitext, *_, novels), protocol, first = facts["rows"], facts["protocol"], facts["max_segments"]
     part = f", the first {first} segments of each" if first else ""
     unknown = {name: row["unknown_targets"]["test"] for name, row in (("own", wikitext), ("novels", novels))}
@@ -84,7 +92,8 @@ def text(facts: dict[str, Any]) -> str:
         f"The model has read WikiText-2 only. Stores: its training split ({entries['Wikipedia']:,} entries), and the "
         f"beginnings of the {len(books['train'])} novels of the training split ({entries['novels']:,} entries, the "
         f"same number from each). Held out whole: {len(books['validation'])} novels for validation and "
-        f"{len(books['test'])} for test, of which {own['validation']} and {own['test']} are by authors with another "
+        f"{len(books['test'])} for test, of which {same_authors['validation']} and {same_authors['test']} are by "
+        "authors with another "
         "novel in the store. Novels are brought into WikiText's form (spaces before marks, `can 't`, `@-@`, a line for "
         "each paragraph, case as it is) and read with the model's vocabulary: `<unk>` are "
         f"{percent(facts['unknown_tokens']['train'])} of the entries of the novels, {percent(unknown['novels'])} of "

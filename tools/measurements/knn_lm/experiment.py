@@ -1,8 +1,8 @@
-"""What the tables of kNN-LM share.
+"""Functions that the tables of kNN-LM share: stores, indices, neighbours, tuning and the record of a table.
 
-Everything expensive is made once and kept in a folder: stores (a build goes on after an interruption), indices, and the
-neighbours of every scored token. The rest is arithmetic on them. Weights and temperatures are tuned on validation; test
-is read off once.
+Everything expensive is made once and stored in a folder: stores, indices, and the neighbours of every scored token. An
+interrupted build of a store goes on. The rest is arithmetic on them. Weights and temperatures are tuned on validation.
+Test is read off once.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ NEIGHBORS = 256
 SPLITS = ("validation", "test")
 
 
-def without(found: StoreNeighbors, token: int) -> StoreNeighbors:
-    """Without the targets that are this token."""
-    chosen = found.targets.tokens != token
-    targets = ScoredTargets(*(array[chosen] for array in _targets(found.targets)))
-    return StoreNeighbors(targets, CachedNeighbors(*(array[chosen] for array in _neighbors(found.neighbors))))
+def without(retrieval: StoreNeighbors, token: int) -> StoreNeighbors:
+    """Returns targets and neighbours without the targets that are the token `token`."""
+    chosen = retrieval.targets.tokens != token
+    targets = ScoredTargets(*(array[chosen] for array in _targets(retrieval.targets)))
+    return StoreNeighbors(targets, CachedNeighbors(*(array[chosen] for array in _neighbors(retrieval.neighbors))))
 
 
 def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]]) -> tuple[Any, Any]:
-    """The options of a table, and the configuration of its run with what the command line changes.
+    """Returns the options of a table, and the configuration of its run with the changes of the command line.
 
     Args:
-      module: last part of its name.
-      description: its docstring.
-      *more: further arguments of its parser, `(name, arguments of add_argument)`.
+      module: Last part of the module's name.
+      description: Docstring of the module.
+      *more: Further arguments of the parser, `(name, arguments of add_argument)`.
     """
     parser = argparse.ArgumentParser(prog=f"knn_lm.{module}", description=(description or "").splitlines()[0])
     parser.add_argument("run", help="run directory")
@@ -71,17 +71,17 @@ def parse(module: str, description: str | None, *more: tuple[str, dict[str, Any]
 
 
 def open_source(run: str, config: Any, tap: str = TAP) -> KeyExtractor:
-    """A run as a source of keys and queries."""
+    """Opens a run as a source of keys and queries."""
     return make_key_extractor(load_run(run, config), tap)
 
 
 def all_tokens(documents: Documents) -> np.ndarray:
-    """The tokens of a split one after the other."""
+    """Returns the tokens of all documents of a split, one after the other."""
     return np.concatenate([np.asarray(documents[i]) for i in range(len(documents))])
 
 
 def scann_index(store: Store, metric: Metric = "squared_l2", *, exact_scores: bool = True) -> Index:
-    """Its ScaNN index, built where there is none yet."""
+    """Opens the ScaNN index of a store, and builds it first where there is none yet."""
     try:
         return open_index(store, "scann", metric=metric, exact_scores=exact_scores)
     except ValueError:
@@ -90,7 +90,7 @@ def scann_index(store: Store, metric: Metric = "squared_l2", *, exact_scores: bo
 
 
 def first_entries(store: Store, path: Path, count: int) -> Store:
-    """A store of the first entries of another: the beginnings of all rows that were read side by side."""
+    """Writes a store of the first entries of another store: the beginnings of all rows that were read side by side."""
     create_store(path, dataclasses.replace(store.header, num_shards=1))
     with ShardWriter(path) as writer:
         if not writer.complete:
@@ -112,16 +112,16 @@ def find(
     name: str = "scann",
     num_neighbors: int = NEIGHBORS,
 ) -> StoreNeighbors:
-    """Every scored token of a split and its neighbours, searched once and kept.
+    """Returns every scored token of a split with its neighbours, which are searched once and stored in a file.
 
     Args:
-      source: whose evaluation reads the split.
-      store: searched in.
-      index: of the store.
-      split: of the source's data.
-      folder: where the neighbours are kept.
-      name: of the index, in the name of the file.
-      num_neighbors: of each token.
+      source: Run whose evaluation reads the split.
+      store: Store to search.
+      index: Index of the store.
+      split: Split of the source's data.
+      folder: Folder that stores the neighbours.
+      name: Name of the index in the name of the file.
+      num_neighbors: Number of neighbours of each token.
     """
     evaluator = source.evaluator(split)
     scored = f"_first{evaluator.max_segments}" if evaluator.max_segments else ""
@@ -129,23 +129,23 @@ def find(
     file = folder / f"{split}{scored}_{text}_{name}_{store.fingerprint}_{num_neighbors}.npz"
     if not file.exists():
         print(f"search {file.stem}", file=sys.stderr, flush=True)
-        found = neighbors_in_store(source, store, index, evaluator, num_neighbors)[1]
+        retrieval = neighbors_in_store(source, store, index, evaluator, num_neighbors)[1]
         folder.mkdir(parents=True, exist_ok=True)
-        save(file, found)
+        save(file, retrieval)
     return load(file)
 
 
-def save(file: Path, found: StoreNeighbors) -> None:
-    """Writes what was found, whole or not at all."""
+def save(file: Path, retrieval: StoreNeighbors) -> None:
+    """Writes targets and neighbours to a file, which is complete or not there."""
     partial = file.with_name(f"partial_{file.name}")
-    arrays = dict(zip(("numbers", "tokens", "log_probs"), _targets(found.targets), strict=True))
-    arrays |= dict(zip(("distances", "values", "ids"), _neighbors(found.neighbors), strict=True))
+    arrays = dict(zip(("numbers", "tokens", "log_probs"), _targets(retrieval.targets), strict=True))
+    arrays |= dict(zip(("distances", "values", "ids"), _neighbors(retrieval.neighbors), strict=True))
     np.savez(partial, **arrays)  # type: ignore[arg-type]
     partial.replace(file)
 
 
 def load(file: Path) -> StoreNeighbors:
-    """Reads what `save` has written."""
+    """Reads targets and neighbours from a file of `save`."""
     with np.load(file) as arrays:
         return StoreNeighbors(
             ScoredTargets(*(arrays[name] for name in ("numbers", "tokens", "log_probs"))),
@@ -160,33 +160,35 @@ def tuned(
     weights: Sequence[float] = WEIGHTS,
     temperatures: Sequence[float] = TEMPERATURES,
 ) -> dict[str, float]:
-    """The best setting on validation, and what it gives on both splits in nats per token."""
+    """Tunes weight and temperature on validation, and returns them with the nats per token of both splits."""
     best = tune_interpolation(validation.targets, validation.neighbors, weights=weights, temperatures=temperatures)
     row = {"weight": best.interpolation_weight, "temperature": best.temperature}
     return {**row, "validation": float(best.nats_per_token.min()), "test": score(test, row)}
 
 
-def score(found: StoreNeighbors, row: Mapping[str, Any]) -> float:
-    """Nats per token with the weight and the temperature of a row."""
-    total = score_mixture(found.targets, found.neighbors, row["weight"], row["temperature"])[0]
+def score(retrieval: StoreNeighbors, row: Mapping[str, Any]) -> float:
+    """Returns the nats per token with the weight and the temperature of a row."""
+    total = score_mixture(retrieval.targets, retrieval.neighbors, row["weight"], row["temperature"])[0]
     return total.nats / total.targets
 
 
-def base(found: Mapping[str, StoreNeighbors]) -> dict[str, float]:
-    """Nats per token of the model alone, by split."""
-    return {split: -float(one.targets.log_probs.mean(dtype=np.float64)) for split, one in found.items()}
+def base(retrievals: Mapping[str, StoreNeighbors]) -> dict[str, float]:
+    """Returns the nats per token of the model alone, by split."""
+    return {
+        split: -float(retrieval.targets.log_probs.mean(dtype=np.float64)) for split, retrieval in retrievals.items()
+    }
 
 
 def facts_of(
-    found: Mapping[str, StoreNeighbors], rows: Sequence[Mapping[str, Any]], protocol: Mapping[str, Any]
+    retrievals: Mapping[str, StoreNeighbors], rows: Sequence[Mapping[str, Any]], protocol: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The numbers of a table: what the model alone says of the targets that were found, and the rows."""
-    targets = {split: len(one.targets) for split, one in found.items()}
-    return {"base": base(found), "targets": targets, "rows": rows, "protocol": protocol}
+    """Returns the numbers of a table: those of the model alone, the numbers of targets, the rows and the protocol."""
+    targets = {split: len(retrieval.targets) for split, retrieval in retrievals.items()}
+    return {"base": base(retrievals), "targets": targets, "rows": rows, "protocol": protocol}
 
 
 def protocol_text(facts: Mapping[str, Any], config: Any) -> str:
-    """The end of a sentence: how much of the splits was read, and how."""
+    """Returns the end of a sentence that says how weights were tuned, and how much of the splits was read."""
     first, protocol, targets = config.evaluation.max_segments, facts["protocol"], facts["targets"]
     part = f", the first {first} segments of each" if first else ""
     return (
@@ -202,12 +204,12 @@ def record(
     """Adds a table's numbers to the measurements, and writes its page.
 
     Args:
-      kind: of the measurement, the module that was run.
-      facts: every number, as JSON.
-      title: of the table.
-      text: what was measured and how.
-      runs: directories of further runs than the one of the command line.
-      book: the committed one by default.
+      kind: Kind of the measurement, which is the name of the module that was run.
+      facts: All numbers of the table, as JSON.
+      title: Title of the table.
+      text: Text above the table, which says what was measured and how.
+      runs: Directories of further runs beside the run of the command line.
+      book: Ledger of the measurements. None for the committed one.
     """
     module = "" if kind == "knn_lm" else f".{kind}"
     known = {"python": platform.python_version(), "versions": versions()}
@@ -218,14 +220,14 @@ def record(
 
 
 def _arguments() -> list[str]:
-    """Of the command line, without the run and with names for what lies elsewhere for everybody."""
-    given = sys.argv[1:]
-    kept: list[str] = []
-    for before, argument in zip(["", *given], given, strict=False):
-        if argument == "--workdir" or before == "--workdir" or argument == given[0]:
+    """Returns the arguments of the command line, without the run and `--workdir`. Absolute paths become their names."""
+    command_line = sys.argv[1:]
+    arguments: list[str] = []
+    for before, argument in zip(["", *command_line], command_line, strict=False):
+        if argument == "--workdir" or before == "--workdir" or argument == command_line[0]:
             continue
-        kept.append(Path(argument).name if argument.startswith("/") else argument)
-    return kept
+        arguments.append(Path(argument).name if argument.startswith("/") else argument)
+    return arguments
 
 
 def _targets(targets: ScoredTargets) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,10 +1,10 @@
-"""kNN-LM with six inner tensors as keys.
+"""Compares kNN-LM with six inner tensors of the model as keys.
 
     python -m tools.measurements.knn_lm.key_positions RUN --data.source.path DIR --evaluation.max-segments 10
 
 The positions are those of the paper's table of key functions: input of the last layer's self-attention and of its
-feed-forward part, before and after the norm, and the model's output before and after its last norm. One pass reads all
-six of a text; the keys stay in memory, as float32, and search is exact.
+feed-forward part, before and after the norm, and the model's output before and after its last norm. One pass over a
+text computes all six tensors. The keys stay in memory, as float32, and search is exact.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ POSITIONS = {
 
 QUERIES_AT_ONCE = 1024
 TEMPERATURES = tuple(float(2**n) for n in range(-2, 15))
-"""distances between tensors that no norm has seen are larger"""
+"""Temperatures to try. They reach higher than the default, because tensors before a norm have larger distances."""
 
 
 def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[ScoredTargets, dict[str, np.ndarray]]:
-    """Every scored token of some documents, and the inner tensors it was predicted from.
+    """Scores every token of some documents, and returns it with the inner tensors it was predicted from.
 
     Args:
-      run: whose evaluation reads them.
-      documents: in the tokens of the run.
-      max_segments: of every row; 0 = all.
+      run: Run whose evaluation reads the documents.
+      documents: Documents in the tokens of the run.
+      max_segments: Largest number of segments of every row. 0 = all.
 
     Returns:
       The targets, and position -> float32 `[targets, dim]`, both in the order in which they were read.
@@ -79,7 +79,7 @@ def read(run: LoadedRun, documents: Documents, max_segments: int) -> tuple[Score
 
 
 def search(index: ExactIndex, values: np.ndarray, queries: np.ndarray) -> CachedNeighbors:
-    """The neighbours of all queries."""
+    """Searches the neighbours of all queries. `values` are the tokens of the entries."""
     parts = [
         search_neighbors(queries[i : i + QUERIES_AT_ONCE], index.search, values.__getitem__, experiment.NEIGHBORS)
         for i in range(0, len(queries), QUERIES_AT_ONCE)
@@ -88,19 +88,24 @@ def search(index: ExactIndex, values: np.ndarray, queries: np.ndarray) -> Cached
 
 
 def measure(run: LoadedRun, tokens: int) -> dict[str, Any]:
-    """Every number of the table."""
+    """Searches and tunes every position, and returns all numbers of the table.
+
+    Args:
+      run: Loaded run.
+      tokens: Number of tokens of the training split in the store.
+    """
     documents, first = run.experiment.documents, run.experiment.config.evaluation.max_segments
     train = ArrayDocuments([experiment.all_tokens(documents("train"))[:tokens]])
     entries, keys = read(run, train, 0)
     splits = {split: read(run, documents(split), first) for split in experiment.SPLITS}
-    rows, found = [], {}
+    rows, retrievals = [], {}
     for tap in POSITIONS:
         index = ExactIndex(keys[tap])
-        found = {
+        retrievals = {
             s: StoreNeighbors(targets, search(index, entries.tokens, q[tap])) for s, (targets, q) in splits.items()
         }
         rows.append(
-            {"key": tap, "label": POSITIONS[tap], **experiment.tuned(*found.values(), temperatures=TEMPERATURES)}
+            {"key": tap, "label": POSITIONS[tap], **experiment.tuned(*retrievals.values(), temperatures=TEMPERATURES)}
         )
         print(rows[-1], file=sys.stderr, flush=True)
     evaluation, data = run.experiment.config.evaluation, run.experiment.config.data
@@ -108,11 +113,11 @@ def measure(run: LoadedRun, tokens: int) -> dict[str, Any]:
         "documents": evaluation.protocol or data.protocol,
         "segment_length": evaluation.segment_length or data.segment_length,
     }
-    return {"entries": len(entries), **experiment.facts_of(found, rows, protocol)}
+    return {"entries": len(entries), **experiment.facts_of(retrievals, rows, protocol)}
 
 
 def _same(name: str, tap: str) -> bool:
-    """Whether the model's name of an inner tensor is that of a position: layers are counted from the other end."""
+    """Whether a tensor's name in the model is that of a position, which counts layers from the last one."""
     return name.partition("/")[2] == tap.partition("/")[2] if "/" in tap else name == tap
 
 

@@ -1,4 +1,4 @@
-r"""A model trained on a part of a corpus, with the store of that part and with the store of all of it.
+r"""Compares the stores of a part and of the whole of a corpus, for a model that was trained on the part.
 
     python -m tools.measurements.knn_lm.larger_store RUN --corpus DIR --data.source.path PART \
         --evaluation.max-segments 10
@@ -8,8 +8,8 @@ where PART, the first quarter of the articles of DIR, and the run on it come fro
     python -c "from tools.measurements.knn_lm.larger_store import write_part; write_part('DIR', 'PART')"
     memjax train --config knn_lm_wikitext --data.source.path PART --training.steps 2000 --name knn_lm_wikitext_quarter
 
-The paper's question (a model of 100 M tokens with the store of 3 G) at the size of WikiText-2. The vocabulary is that
-of the part, for both stores. Search is exact.
+This is the paper's question (a model of 100 M tokens with the store of 3 G) at the size of WikiText-2. Both stores have
+the vocabulary of the part. Search is exact.
 """
 
 from __future__ import annotations
@@ -28,51 +28,58 @@ from memjax.retrieval.keys import KeyExtractor
 from tools.measurements.knn_lm import experiment
 
 PART = 4
-"""one in so many articles"""
+"""Number of articles of the corpus for one article of the part."""
 _WORD = re.compile(r"\S+")
 
 
 def write_part(corpus: str | Path, folder: str | Path, most_words: int = 0) -> None:
-    """A folder like WikiText's with the first articles of its training split and the whole of the others.
+    """Writes a folder like WikiText's, with the first articles of the training split and all of the other splits.
 
     Args:
-      corpus: folder of the whole.
-      folder: is made where it is missing.
-      most_words: of the part's words the most frequent ones that stay, all others become `<unk>`; 0 = all stay.
+      corpus: Folder of the whole corpus.
+      folder: Folder to write, which is made where it is missing.
+      most_words: Number of words that stay, the most frequent ones of the part. All others become `<unk>`. 0 = all
+        stay.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    kept: set[str] = set()
+    vocabulary: set[str] = set()
     for split, file in (("train", "train.txt"), ("validation", "valid.txt"), ("test", "test.txt")):
         articles = wikitext(corpus, split=split)
         count = len(articles) // PART if split == "train" else len(articles)
         text = "".join(articles[i] for i in range(count))
-        kept = kept or {word for word, _ in Counter(text.split()).most_common(most_words)}
-        (folder / file).write_text(only_words(text, kept) if most_words else text, encoding="utf-8")
+        vocabulary = vocabulary or {word for word, _ in Counter(text.split()).most_common(most_words)}
+        (folder / file).write_text(only_words(text, vocabulary) if most_words else text, encoding="utf-8")
 
 
-def only_words(text: str, kept: Container[str]) -> str:
-    """A text with `<unk>` for every other word; its spaces and lines stay.
+def only_words(text: str, vocabulary: Container[str]) -> str:
+    """Replaces every word that is not in `vocabulary` by `<unk>`. Spaces and lines stay.
 
     Example:
       >>> only_words(" = A tale = \\n of two", {"=", "of", "A"})
       ' = A <unk> = \\n of <unk>'
     """
-    return _WORD.sub(lambda match: match[0] if match[0] in kept else "<unk>", text)
+    return _WORD.sub(lambda match: match[0] if match[0] in vocabulary else "<unk>", text)
 
 
 def measure(source: KeyExtractor, corpus: str, workdir: Path) -> dict[str, Any]:
-    """Every number of the table."""
+    """Builds both stores, searches and tunes, and returns all numbers of the table.
+
+    Args:
+      source: Run that was trained on the part.
+      corpus: Folder of the whole corpus.
+      workdir: Folder of stores and neighbours.
+    """
     documents, tokenizer = source.run.experiment.documents, source.run.experiment.tokenizer
     text = wikitext(corpus, split="train", articles=False)[0]
     texts = {"train": ArrayDocuments([tokenizer.encode(text)]), **{s: documents(s) for s in experiment.SPLITS}}
-    rows, found = [], {}
+    rows, retrievals = [], {}
     for name, reader in (("part", source), ("whole", source.with_documents(texts))):
         store = build_datastore(reader, workdir / f"store_{name}")
         index = open_index(store, "exact")
-        found = {s: experiment.find(source, store, index, s, workdir, name="exact") for s in experiment.SPLITS}
-        rows.append({"store": name, "entries": store.entries, **experiment.tuned(*found.values())})
-    return experiment.facts_of(found, rows, source.protocol())
+        retrievals = {s: experiment.find(source, store, index, s, workdir, name="exact") for s in experiment.SPLITS}
+        rows.append({"store": name, "entries": store.entries, **experiment.tuned(*retrievals.values())})
+    return experiment.facts_of(retrievals, rows, source.protocol())
 
 
 def main() -> None:

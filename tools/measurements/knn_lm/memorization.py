@@ -1,4 +1,4 @@
-"""Is a datastore better than a model that has learnt the training split by heart?
+"""Compares a datastore with a model that has learnt the training split by heart.
 
     memjax train --config knn_lm_wikitext --data.source.path DIR
     memjax train --config knn_lm_wikitext --data.source.path DIR --model.dropout 0 --training.steps 40000 \
@@ -25,15 +25,20 @@ from tools.measurements.knn_lm import experiment
 from tools.results.tables import perplexity
 
 TRAIN_SEGMENTS = 40
-"""of every row, from which the fit to the training split is measured"""
+"""Number of segments of every row on which the fit to the training split is measured."""
 
 
-def interpolate(own: dict[str, ScoredTargets], other: dict[str, ScoredTargets]) -> dict[str, float]:
-    """The weight of another model that is best on validation, and what it gives on both splits."""
-    if any((own[split].numbers != other[split].numbers).any() for split in experiment.SPLITS):
+def interpolate(base: dict[str, ScoredTargets], other: dict[str, ScoredTargets]) -> dict[str, float]:
+    """Tunes the weight of another model on validation, and returns it with the nats per token of both splits.
+
+    Args:
+      base: Scored targets of the base model, by split.
+      other: Scored targets of the other model, by split.
+    """
+    if any((base[split].numbers != other[split].numbers).any() for split in experiment.SPLITS):
         raise ValueError("memorized: its targets are not those of the run; give it the same evaluation")
     nats = {
-        split: mixture_nats(own[split].log_probs, other[split].log_probs[None], WEIGHTS)[0] / len(own[split])
+        split: mixture_nats(base[split].log_probs, other[split].log_probs[None], WEIGHTS)[0] / len(base[split])
         for split in experiment.SPLITS
     }
     best = int(np.argmin(nats["validation"]))
@@ -41,27 +46,33 @@ def interpolate(own: dict[str, ScoredTargets], other: dict[str, ScoredTargets]) 
 
 
 def training_nats(run: str, config: Any) -> float:
-    """Nats per token of the beginnings of the rows of the training split."""
+    """Returns the nats per token of the beginnings of the rows of the training split."""
     config.evaluation.max_segments = TRAIN_SEGMENTS
     source = experiment.open_source(run, config)
     return source.evaluator("train")(source.variables).nats_per_token or 0.0
 
 
 def measure(source: KeyExtractor, other: KeyExtractor, workdir: Path) -> dict[str, Any]:
-    """Every number of the table but the fit to the training split."""
+    """Returns all numbers of the table but the fit to the training split.
+
+    Args:
+      source: Run of the base model.
+      other: Run of the model that has learnt the training split by heart.
+      workdir: Folder of the store and the neighbours.
+    """
     store = build_datastore(source, workdir / "store")
     index = experiment.scann_index(store)
-    found = {split: experiment.find(source, store, index, split, workdir) for split in experiment.SPLITS}
-    own = {split: one.targets for split, one in found.items()}
+    retrievals = {split: experiment.find(source, store, index, split, workdir) for split in experiment.SPLITS}
+    base_targets = {split: retrieval.targets for split, retrieval in retrievals.items()}
     by_heart = {split: score_targets(other.evaluator(split), other.variables)[1] for split in experiment.SPLITS}
     alone = {split: -float(targets.log_probs.mean(dtype=np.float64)) for split, targets in by_heart.items()}
     return {
-        "targets": {split: len(targets) for split, targets in own.items()},
+        "targets": {split: len(targets) for split, targets in base_targets.items()},
         "rows": {
-            "base model": experiment.base(found),
+            "base model": experiment.base(retrievals),
             "memorising model alone": alone,
-            "base + memorising model": interpolate(own, by_heart),
-            "base + kNN-LM": experiment.tuned(*found.values()),
+            "base + memorising model": interpolate(base_targets, by_heart),
+            "base + kNN-LM": experiment.tuned(*retrievals.values()),
         },
         "protocol": source.protocol(),
     }

@@ -1,4 +1,4 @@
-"""English novels in the form of WikiText, and in the vocabulary of a run trained on it."""
+"""Reads English novels in the form of WikiText, and in the vocabulary of a run trained on it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _LAST_PERIOD = re.compile(r"(?<!\S)(\S*[^\s.])\.(?!\S)")
 
 
 def as_wikitext(text: str, words: Container[str]) -> str:
-    """A text as WikiText has it: a line for each paragraph, a space before every mark.
+    """Brings a text into the form of WikiText: a line for each paragraph, a space before every mark.
 
     `can't` becomes `can 't`, `two-fold` `two @-@ fold`, `1,000` `1 @,@ 000`; dashes become one sign between spaces,
     quotation marks straight ones, and marks of emphasis go. A period stays on a word that the vocabulary has with it
     and that begins with a capital, such as `Mr.`. Letters keep their case.
 
     Args:
-      text: of a book, a paragraph in each line.
-      words: the vocabulary.
+      text: Text of a book, a paragraph in each line.
+      words: Words of the vocabulary.
 
     Example:
       >>> as_wikitext('"I can\\'t," said Mr. Toad-Hall.', {"Mr."})
@@ -59,14 +59,14 @@ def as_wikitext(text: str, words: Container[str]) -> str:
 def make_documents(
     path: Path | str, split: str, tokenizer: Any, *, tokens: int = 0
 ) -> tuple[ArrayDocuments, list[str]]:
-    """The books of a split in the words of a run's vocabulary, and their names.
+    """Reads the books of a split in the words of a run's vocabulary, and returns them with their names.
 
     Args:
-      path: of the novels, see `memjax.data.corpora.novels`; whole books are held out.
+      path: Path of the novels, see `memjax.data.corpora.novels`. Whole books are held out.
       split: 'train', 'validation' or 'test'.
       tokenizer: `WordTokenizer` of the run.
-      tokens: of all books together, the same number from the beginning of each (of the last one what is left); 0 =
-        whole books.
+      tokens: Number of tokens of all books together, the same number from the beginning of each. The last book has the
+        remaining tokens. 0 = whole books.
     """
     texts, words = novels(path, split=split), set(tokenizer.words)
     encode: Callable[[str], np.ndarray] = lambda text: tokenizer.encode(as_wikitext(text, words))
@@ -80,7 +80,7 @@ def make_documents(
 
 
 def authors(names: Iterable[str]) -> set[str]:
-    """The first part of the names of the books.
+    """Returns the authors of books, which are the first parts of the books' names.
 
     Example:
       >>> authors(["Eliot_Adam_1859.txt", "Eliot_Felix_1866.txt"])

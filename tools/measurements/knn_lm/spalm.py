@@ -1,4 +1,4 @@
-"""Systems side by side: no memory, Transformer-XL, Compressive Transformer, SPALM, each with kNN-LM; SPALM's gate.
+"""Compares no memory, Transformer-XL, Compressive Transformer and SPALM, and kNN-LM over them, and counts SPALM's gate.
 
     memjax train --config wikitext2_memories --variant no_memory --data.source.path DIR
     memjax train --config wikitext2_memories --variant compressive --data.source.path DIR
@@ -9,8 +9,8 @@
     memjax train --config wikitext2_memories --variant spalm --data.neighbors-dir NEAR --data.source.path DIR
     python -m tools.measurements.knn_lm.spalm RUN --no-memory RUN --compressive RUN --spalm RUN --data.source.path DIR
 
-kNN-LM is laid over the others with the same neighbours, those of RUN's hidden states. How many
-neighbours SPALM should have is swept by `python -m tools.results run wikitext2_spalm_neighbors`.
+kNN-LM is laid over all but the model without memory, with the same neighbours, those of RUN's hidden states. The number
+of SPALM's neighbours is swept by `python -m tools.results run wikitext2_spalm_neighbors`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GATE, BIN = "output_memory/gate", "output_memory/gate_up_to_"
 
 
 def open_run(path: str, keys: Config) -> LoadedRun:
-    """A run, to be scored on the data and in the way of another."""
+    """Loads a run, with the data and the evaluation of the configuration `keys` in the place of its own."""
     config, evaluation = load_config(path), keys.evaluation
     config.data.source = keys.data.source
     config.evaluation = dataclasses.replace(
@@ -47,40 +47,45 @@ def open_run(path: str, keys: Config) -> LoadedRun:
     return load_run(path, config)
 
 
-def score(run: LoadedRun, split: str, found: StoreNeighbors) -> tuple[Mapping[str, float], StoreNeighbors]:
-    """What an evaluation reports, and its targets with the neighbours that were found for the same ones.
+def score(run: LoadedRun, split: str, retrieval: StoreNeighbors) -> tuple[Mapping[str, float], StoreNeighbors]:
+    """Evaluates a run, and returns its metrics, and its scored targets with known neighbours.
+
+    Args:
+      run: Loaded run.
+      split: Split of the run's data.
+      retrieval: Neighbours of the targets, found for another model.
 
     Raises:
-      ValueError: other targets were scored.
+      ValueError: The run scores other targets than those with neighbours.
     """
     evaluator = run.experiment.evaluator(
         dataclasses.replace(run.experiment.config.evaluation, split=split),
         documents=AnnotatedDocuments(run.experiment.documents(split), numbers=True),
     )
     result, targets = score_targets(evaluator, run.variables)
-    if not np.array_equal(targets.numbers, found.targets.numbers):
+    if not np.array_equal(targets.numbers, retrieval.targets.numbers):
         raise ValueError(f"{split}: neighbours are of other targets than were scored; delete them")
-    return result.metrics, StoreNeighbors(targets, found.neighbors)
+    return result.metrics, StoreNeighbors(targets, retrieval.neighbors)
 
 
 def gates(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Upper end of a bin -> share of the tokens whose gate lies in it."""
+    """Returns the share of the tokens whose gate lies in each bin, by the upper end of the bin."""
     return {name.removeprefix(BIN): value for name, value in metrics.items() if name.startswith(BIN)}
 
 
-def measure(runs: dict[str, LoadedRun], found: dict[str, StoreNeighbors]) -> dict[str, Any]:
-    """Every number of the table.
+def measure(runs: dict[str, LoadedRun], retrievals: dict[str, StoreNeighbors]) -> dict[str, Any]:
+    """Evaluates the runs with and without kNN-LM, and returns all numbers of the table.
 
     Args:
-      runs: "no_memory", "transformer_xl", "compressive" and "spalm".
-      found: split -> neighbours of Transformer-XL's hidden states.
+      runs: Loaded runs "no_memory", "transformer_xl", "compressive" and "spalm", by these names.
+      retrievals: Split -> neighbours of Transformer-XL's hidden states.
     """
     rows: dict[str, dict[str, Any]] = {}
     reported: dict[str, dict[str, Mapping[str, float]]] = {name: {} for name in runs}
     for name, run in runs.items():
         scored = {}
-        for split, one in found.items():
-            reported[name][split], scored[split] = score(run, split, one)
+        for split, retrieval in retrievals.items():
+            reported[name][split], scored[split] = score(run, split, retrieval)
         data, training = run.experiment.config.data, run.experiment.config.training
         rows[name] = experiment.base(scored) | {
             "parameters": count_parameters(run.variables["params"]) - run.experiment.model.padding(),
@@ -92,9 +97,9 @@ def measure(runs: dict[str, LoadedRun], found: dict[str, StoreNeighbors]) -> dic
     count, shares = spalm.config.model.output.num_neighbors, target_shares(spalm.config.data.neighbors_dir)
     return {
         "rows": rows,
-        "targets": {split: len(one.targets) for split, one in found.items()},
+        "targets": {split: len(retrieval.targets) for split, retrieval in retrievals.items()},
         "spalm_neighbors": count,
-        "share_found": {split: shares[split][count - 1] for split in ("train", *found)},
+        "share_found": {split: shares[split][count - 1] for split in ("train", *retrievals)},
         "mean_gate": {split: metrics[GATE] for split, metrics in reported["spalm"].items()},
         "gate": {split: gates(metrics) for split, metrics in reported["spalm"].items()},
     }
@@ -114,14 +119,14 @@ def main() -> None:
     source = experiment.open_source(options.run, config)
     store = build_datastore(source, options.workdir / "store")
     index = experiment.scann_index(store)
-    found = {split: experiment.find(source, store, index, split, options.workdir) for split in experiment.SPLITS}
+    retrievals = {split: experiment.find(source, store, index, split, options.workdir) for split in experiment.SPLITS}
     runs = {
         "no_memory": open_run(options.no_memory, config),
         "transformer_xl": source.run,
         "compressive": open_run(options.compressive, config),
         "spalm": open_run(options.spalm, config),
     }
-    facts = measure(runs, found)
+    facts = measure(runs, retrievals)
     facts |= {"entries": store.entries, "protocol": source.protocol()}
     protocol, targets, shares = facts["protocol"], facts["targets"], facts["share_found"]
     trained = {row["training_tokens"] for row in facts["rows"].values()}

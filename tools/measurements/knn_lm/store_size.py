@@ -1,8 +1,8 @@
-"""kNN-LM with stores of growing size, the weight and the temperature tuned anew for each.
+"""Compares kNN-LM with stores of growing size, with weight and temperature tuned anew for each.
 
     python -m tools.measurements.knn_lm.store_size RUN --data.source.path DIR --evaluation.max-segments 10
 
-A smaller store has the first entries of the whole one, which are the beginnings of all streams that were read side by
+A smaller store has the first entries of the whole store, which are the beginnings of all rows that were read side by
 side. Search is exact.
 """
 
@@ -17,21 +17,21 @@ from memjax.retrieval.keys import KeyExtractor
 from tools.measurements.knn_lm import experiment
 
 PARTS = (16, 4, 2, 1)
-"""of the whole store, one in so many"""
+"""Sizes of the stores: the whole store has this many times as many entries."""
 
 
 def measure(source: KeyExtractor, workdir: Path) -> dict[str, Any]:
-    """Every number of the table."""
+    """Searches and tunes every size of the store, and returns all numbers of the table."""
     whole = build_datastore(source, workdir / "store")
-    rows, found = [], {}
+    rows, retrievals = [], {}
     for part in PARTS:
         store = whole
         if part > 1:
             store = experiment.first_entries(whole, workdir / f"store_1_{part}", whole.entries // part)
         index = open_index(store, "exact")
-        found = {s: experiment.find(source, store, index, s, workdir, name="exact") for s in experiment.SPLITS}
-        rows.append({"part": part, "entries": store.entries, **experiment.tuned(*found.values())})
-    return experiment.facts_of(found, rows, source.protocol())
+        retrievals = {s: experiment.find(source, store, index, s, workdir, name="exact") for s in experiment.SPLITS}
+        rows.append({"part": part, "entries": store.entries, **experiment.tuned(*retrievals.values())})
+    return experiment.facts_of(retrievals, rows, source.protocol())
 
 
 def main() -> None:
