@@ -80,7 +80,7 @@ def with_index(config: Config, index: str, steps: int) -> Config:
     """
     lifelong: Any = config.lifelong
     memory = dataclasses.replace(lifelong.method.memory, key_search=index)
-    method = dataclasses.replace(lifelong.method, memory=memory, steps=steps)
+    method = dataclasses.replace(lifelong.method, memory=memory, adaptation_steps=steps)
     return dataclasses.replace(config, lifelong=dataclasses.replace(lifelong, method=method))
 
 

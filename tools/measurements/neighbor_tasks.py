@@ -24,7 +24,7 @@ def measure(run: Path) -> dict[str, Any]:
     """Returns the shares of tasks among the neighbours of each task's test texts, in the order of the stream."""
     config = load_config(run)
     assert config.lifelong is not None
-    loaded = load_run(run, with_adaptation(config, "each", steps=1))
+    loaded = load_run(run, with_adaptation(config, "each", adaptation_steps=1))
     names = [task.name for task in config.lifelong.ordered_tasks]
     texts = [
         (task_experiment, task_experiment.documents("test"))
