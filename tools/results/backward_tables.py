@@ -1,4 +1,4 @@
-"""Tables of what the backward pass keeps and costs under each form of replay and each policy of rematerialization."""
+"""Renders tables of memory and speed of the backward pass, by form of replay and by policy of rematerialization."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ REPLAYED = {
     "segment": "memory replay, scan and checkpoint",
     "mrbp": "memory replay, encoder first",
 }
+"""Form of the gradient over segments -> its name in tables"""
 REPLAY_GOAL = {"memory": 0.05, "speed": 0.85}
-"""temporaries of both replays at most, and speed of the second at least, as shares of back-propagation through time at
-the largest number of segments; the speed where the encoder is a third of the model or less"""
+"""Goals at the largest number of segments, as shares of back-propagation through time. `memory` is the largest allowed
+share of the temporaries of both replays. `speed` is the smallest allowed share of the speed of "mrbp", for models whose
+encoder is a third of the model or less."""
 
 
-def replay(found: Measurement) -> str:
-    """One row per form, three columns per number of segments, each with its share of the first form; and the goals."""
-    records = apart(found.facts)
+def replay(measurement: Measurement) -> str:
+    """Returns a table of the forms of the gradient over segments, after the sizes of the model and before the goals.
+
+    Each form has a row. Each number of segments has three columns: temporaries, FLOPs and speed, as ratios to the first
+    form. Temporaries are in MiB too.
+    """
+    records = apart(measurement.facts)
     numbers = sorted({r["segments"] for r in records})
     heads = [head for n in numbers for head in (f"{n} segments: MiB (x)", "FLOPs x", "speed x")]
     rows = []
@@ -32,12 +38,12 @@ def replay(found: Measurement) -> str:
             some = {r["form"]: r for r in records if r["segments"] == number}
             cells += _replay_cells(some[form], next(iter(some.values())))
         rows.append([REPLAYED.get(form, form), *cells])
-    settings = ", ".join(f"{name} {value}" for name, value in found.facts["settings"].items())
+    settings = ", ".join(f"{name} {value}" for name, value in measurement.facts["settings"].items())
     return f"Sizes: {settings}.\n\n{grid(['form', *heads], rows)}\n\n{replay_goals(records)}"
 
 
 def replay_goals(records: Sequence[Record]) -> str:
-    """What both replays should reach at the largest number of segments, and what they reach."""
+    """Returns a sentence with the goals of both replays at the largest number of segments, and the reached values."""
     most = max(r["segments"] for r in records)
     some = {r["form"]: r for r in records if r["segments"] == most}
     plain, parts, goal = some["none"], [], REPLAY_GOAL
@@ -58,14 +64,14 @@ def _replay_cells(r: Record, plain: Record) -> list[str]:
 
 
 PUBLISHED = (("BPTT", 16177), ("gradient checkpointing", 9885), ("MRBP", 7229))
-"""megabytes of a GPU in the table of Wu et al. 2022"""
+"""Names of methods and their megabytes of a GPU, from the table of Wu et al. 2022"""
 SCAN_GOAL = {"memory_ratio": 0.03, "growth": 1.3, "flops_ratio": 1.6}
-"""at most, of the slot memory under "segment_nested" (`with_ratios`)"""
+"""Largest allowed ratios of the slot memory under the policy "segment_nested". See `with_ratios`."""
 
 
-def rematerialization(found: Measurement) -> str:
-    """The table of a model, its sizes, and what it should show."""
-    records, settings, model = with_ratios(apart(found.facts)), found.facts["settings"], found.name
+def rematerialization(measurement: Measurement) -> str:
+    """Returns the table of policies of a model, after its sizes and before its goals."""
+    records, settings, model = with_ratios(apart(measurement.facts)), measurement.facts["settings"], measurement.name
     memory = {
         "slots": f"{settings['slots']} slots, read by every layer and written once per segment; gradients cross "
         "segments",
@@ -80,8 +86,9 @@ def rematerialization(found: Measurement) -> str:
     limits = sorted({r["limit"] / 2**30 for r in records if "limit" in r})
     parts = [
         f"Value and gradient of `loss_over_segments`, compiled for one chip of {settings['topology']} without the "
-        f"hardware; nothing was run. {versions_text(found.facts['versions'])}. MiB: the compiler's temporaries, so "
-        "without parameters and the gradients returned (*host*: what is in the host's memory); *wants*: it does not fit"
+        f"hardware; nothing was run. {versions_text(measurement.facts['versions'])}. MiB: the compiler's temporaries, "
+        "so without parameters and the gradients returned (*host*: what is in the host's memory); *wants*: it does not "
+        "fit"
         + "".join(f" into {limit:.2f} GiB" for limit in limits)
         + ", and this is what the compiler says it wants in all, which ratios take for it. FLOPs: counted from the "
         "jaxpr, loops multiplied out. Growth: from the fewest to the most segments. Policies are those of "
@@ -107,10 +114,11 @@ def rematerialization(found: Measurement) -> str:
 
 
 def with_ratios(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Adds to each record its `memory_ratio` and `flops_ratio` to plain over as many segments, and its growth.
+    """Returns the records with the ratios `memory_ratio` and `flops_ratio`, `growth` and `code_growth`.
 
-    Growth, of memory and of machine code (`code_growth`, where it fits), is from the row's record of the fewest
-    segments. Of what does not fit counts what the compiler wants.
+    The first two are ratios to the policy "none" with as many segments. `growth` and `code_growth` are ratios of memory
+    and of machine code to the same policy with the fewest segments. `code_growth` is missing where a program does not
+    fit. The memory of a program that does not fit is the memory that the compiler wants.
     """
     plain = {r["segments"]: r for r in records if r["policy"] == "none"}
     first: dict[tuple[str, int], Record] = {}
@@ -129,21 +137,29 @@ def with_ratios(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def policies(records: Sequence[Record]) -> str:
-    """Of records with ratios: one row per policy, three columns per number of segments."""
+    """Returns a table with one row for each policy, and three columns for each number of segments.
+
+    Args:
+      records: Records of a model with the ratios of `with_ratios`.
+    """
     numbers = sorted({r["segments"] for r in records})
-    found = {(_policy(r), r["segments"]): r for r in records}
+    records_by_cell = {(_policy(r), r["segments"]): r for r in records}
     heads = [head for n in numbers for head in (f"{n} segments: MiB", "x plain", "FLOPs x plain")]
     rows = []
     for policy in dict.fromkeys(_policy(r) for r in records):
-        some = [found.get((policy, number)) for number in numbers]
+        some = [records_by_cell.get((policy, number)) for number in numbers]
         last = some[-1]
-        grown = f"{last['growth']:.2f}" if last and some[0] and len(some) > 1 else "-"
-        rows.append([policy_name(*policy), *(cell for r in some for cell in _scan_cells(r)), grown])
+        growth = f"{last['growth']:.2f}" if last and some[0] and len(some) > 1 else "-"
+        rows.append([policy_name(*policy), *(cell for r in some for cell in _scan_cells(r)), growth])
     return grid(["policy", *heads, "growth"], rows)
 
 
 def scan_goal(records: Sequence[Record]) -> str:
-    """What the slot memory should reach under "segment_nested", and what it reaches, the worst of all columns."""
+    """Returns a sentence with the goals of the slot memory under "segment_nested", and the worst reached values.
+
+    Args:
+      records: Records of the slot memory with the ratios of `with_ratios`.
+    """
     nested = [r for r in records if _policy(r) == ("segment_nested", 0)]
     words = {"memory_ratio": "of plain's memory", "growth": "growth", "flops_ratio": "of plain's FLOPs"}
     shown = []
@@ -154,12 +170,17 @@ def scan_goal(records: Sequence[Record]) -> str:
 
 
 def policy_name(policy: str, segments_per_checkpoint: int) -> str:
-    """As a row of a table."""
+    """Returns the name of a policy in a table.
+
+    Args:
+      policy: Name of the policy in `training.remat`.
+      segments_per_checkpoint: Number of segments for each checkpoint. 0 where the policy has no such number.
+    """
     return f"{policy}, {segments_per_checkpoint} segments per checkpoint" if segments_per_checkpoint else policy
 
 
 def size_text(r: Record) -> str:
-    """MiB that a program takes, or wants."""
+    """Returns the MiB of the temporaries of a program as a text, or the MiB that it wants where it does not fit."""
     if "wanted" in r:
         return f"wants {r['wanted'] / MIB:.0f}"
     host = f" + {r['host_temp_size'] / MIB:.0f} host" if r["host_temp_size"] else ""
@@ -192,4 +213,4 @@ def _met(condition: bool) -> str:
 
 
 TABLES: dict[str, Callable[[Measurement], str]] = {"replay": replay, "rematerialization": rematerialization}
-"""kind of a measurement -> its table"""
+"""Kind of a measurement -> function that renders its table"""

@@ -1,7 +1,8 @@
-"""Differences between contenders with their errors, and what may be said of them: gain, level or loss.
+"""Compares contenders with their controls: differences with their errors, and verdicts such as gain, level or loss.
 
 Runs of one seed have the same batches, so that differences are taken seed by seed. The verdicts of a table are those of
-`memjax.report.verdicts`, corrected where the table has many; a cell elsewhere quotes the verdict of its table.
+`memjax.report.verdicts`, corrected for the number of comparisons in the table. A text elsewhere quotes the verdict of
+the table.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from tools.results.speed_tables import grid
 from tools.results.tables import numbers, spread
 
 MORE_IS_BETTER = ("accuracy", "BLEU", "F1", "ROUGE", "METEOR", "exact match")
+"""Words in the names of numbers of which a larger one is a gain"""
 NOT_COMPARED = ("parameters", "memory bytes per row", "targets", "pairs", "pairs too long")
+"""Ends of the names of numbers that are not compared"""
 CONTROLS = ("not_compressed", "off", "cleared")
-"""Controls of a model that was trained for its memory, the preferred one first. It is compared with one of them. All
-are the same parameters, so that no search of settings stands between the two, as it does for the parent."""
+"""Controls of a model that was trained for its memory, the preferred one first. The model is compared with the first
+one that was measured. A control has the same parameters, so that no search of settings stands between the two, as it
+does for `parent`, the same model trained without the memory."""
 LEAST = "beside level the smallest difference that would have been a gain or a loss"
 
 Claim = tuple[str, ...]
-"""row, control and what is compared"""
+"""Row, control and, where a table compares several numbers, the name of the number"""
 
 
 def compare_rows(runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch]) -> dict[Claim, Comparison]:
@@ -104,12 +108,12 @@ def compare_learned(measurements: Sequence[Measurement]) -> dict[Claim, Comparis
 
 
 def grid_of_comparisons(compared: Mapping[Claim, Comparison], heads: Sequence[str], unit: str, digits: int) -> str:
-    """A table of comparisons.
+    """Returns a table of comparisons.
 
     Args:
-      compared: Comparison of each line, by the names in its first columns.
-      heads: Names of the columns that say what a line is about.
-      unit: Unit of the differences, `""` where it differs.
+      compared: Names in the first columns of a line -> its comparison.
+      heads: Heads of the first columns.
+      unit: Unit of the differences. '' where lines have different units.
       digits: Decimals of the differences.
     """
     figures = lambda comparison: [format_difference(comparison, digits), comparison.counted, show_p(comparison.p)]
@@ -119,8 +123,9 @@ def grid_of_comparisons(compared: Mapping[Claim, Comparison], heads: Sequence[st
 
 
 def differences(runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch]) -> str:
-    """Every row against its control, each number with its standard error, and how each row was searched; '' where the
-    recipe names no controls.
+    """Returns a table of every row against its controls, and how each row was searched.
+
+    Every number has its difference with the standard error. '' where there is no comparison.
     """
     compared = compare_rows(runs, recipe, searches)
     if not compared:
@@ -136,7 +141,8 @@ def state_comparison(comparison: Comparison, digits: int | None = None, least_un
     Args:
       comparison: The comparison.
       digits: Decimals of the difference. None for four significant digits.
-      least_units: Number of units of which fewer are said to be too few, whatever the verdict of the table is.
+      least_units: Smallest number of units with a verdict. Fewer units are "too few", whatever the table says. See
+        `judge`.
 
     Example:
       >>> gain = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
@@ -147,7 +153,7 @@ def state_comparison(comparison: Comparison, digits: int | None = None, least_un
 
 
 def state_verdict(comparison: Comparison, digits: int | None = None, least_units: int = LEAST_UNITS) -> str:
-    """Formats units and verdict of a comparison for a sentence, with the arguments of `state_comparison`.
+    """Formats the units and the verdict of a comparison for a sentence. See `state_comparison` for the arguments.
 
     Example:
       >>> state_verdict(compare_pairs([0.75, 0.4, 0.82], [0.5, 0.6, 0.5]), 2)
@@ -159,7 +165,9 @@ def state_verdict(comparison: Comparison, digits: int | None = None, least_units
 
 
 def judge(comparison: Comparison, least_units: int = LEAST_UNITS) -> str:
-    """Returns the verdict of a comparison, and "too few" of fewer units than `least_units` that were searched alike.
+    """Returns the verdict of a comparison, or "too few" where it has fewer units than `least_units`.
+
+    The verdict "not searched" is returned for any number of units.
 
     Example:
       >>> gain = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
@@ -171,7 +179,7 @@ def judge(comparison: Comparison, least_units: int = LEAST_UNITS) -> str:
 
 
 def differences_of_learned(measurements: Sequence[Measurement]) -> str:
-    """Every model that was trained for its memory against its control."""
+    """Returns a table of every model that was trained for its memory against its control."""
     compared = compare_learned(measurements)
     table = grid_of_comparisons(compared, ("memory", "control"), "", 2)
     about = "With the memory against a control of the same parameters, seed by seed"
@@ -179,32 +187,43 @@ def differences_of_learned(measurements: Sequence[Measurement]) -> str:
 
 
 def memory_figures(runs: Sequence[Run]) -> str:
-    """What the memories of the trained models say of themselves, mean and range over seeds; '' where none does."""
+    """Returns a table of the metrics that the memories of trained models report, mean and range over seeds.
+
+    '' where no memory reports any.
+    """
     from memjax.inspection.figures import FIGURES, find_figures
 
-    found: dict[str, dict[str, list[float]]] = {}
+    values_by_row: dict[str, dict[str, list[float]]] = {}
     for run in runs:
         for name, figure in find_figures(run.results["evaluation"].get("metrics", {})).items():
-            found.setdefault(run.row, {}).setdefault(name, []).append(figure.mean)
-    names = [name for name in FIGURES if any(name in values for values in found.values())]
+            values_by_row.setdefault(run.row, {}).setdefault(name, []).append(figure.mean)
+    names = [name for name in FIGURES if any(name in values for values in values_by_row.values())]
     if not names:
         return ""
-    cells = [[row, *(spread(values.get(name, [])) for name in names)] for row, values in found.items()]
+    cells = [[row, *(spread(values.get(name, [])) for name in names)] for row, values in values_by_row.items()]
     meanings = "; ".join(f"`{name}`: {FIGURES[name].meaning}" for name in names)
     return f"What the memories say of themselves at the end ({meanings}):\n\n{grid(['row', *names], cells)}"
 
 
 def learned(measurements: Sequence[Measurement]) -> str:
-    """What models have learned to use of their memories: every task, with the memory and without, mean and range."""
+    """Returns a table of models that were trained for their memory, with one row for each memory and condition.
+
+    A condition is the memory `kept`, a control such as the memory `cleared`, or the `parent`, which is the same model
+    trained without it. Scores are means and ranges over seeds.
+    """
     cells = []
-    for one in measurements:
-        facts = one.facts
-        found = [record["found"] for record in facts["records"]]
-        for what in found[0]:
-            about = [one.name, facts["about"], facts["unit"], f"{facts['chance']:g}"] if what == "kept" else [""] * 4
-            cells.append([*about, what.replace("_", " "), spread([values[what] for values in found])])
+    for measurement in measurements:
+        facts = measurement.facts
+        records = [record["found"] for record in facts["records"]]
+        for what in records[0]:
+            about = (
+                [measurement.name, facts["about"], facts["unit"], f"{facts['chance']:g}"]
+                if what == "kept"
+                else [""] * 4
+            )
+            cells.append([*about, what.replace("_", " "), spread([values[what] for values in records])])
         cells[-1].append(f"{facts['cpu_seconds']:,}")
-        cells[-1].append(one.commit)
+        cells[-1].append(measurement.commit)
     heads = [
         "memory",
         "what has to be remembered",

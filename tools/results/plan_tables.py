@@ -1,4 +1,4 @@
-"""Tables of training steps that were compiled for TPUs, without one."""
+"""Renders tables of training steps and other programs that were compiled for TPUs without a TPU."""
 
 from __future__ import annotations
 
@@ -13,75 +13,85 @@ PLANNED = ("topology", "chips", "mesh", "arguments", "temporaries", "peak", "tot
 ESTIMATED = ("step ms", "bound by", "MFU")
 
 
-def plans(found: Sequence[Measurement]) -> str:
-    """One row per compiled step, what does not fit, and what estimates assume."""
-    facts = [one for measurement in found for one in apart(measurement.facts)]
+def plans(measurements: Sequence[Measurement]) -> str:
+    """Returns a table with one row for each compiled step, and further parts.
+
+    They are advice for the steps that do not fit, the assumptions of the estimates, and the command of each plan.
+    """
+    facts = [plan for measurement in measurements for plan in apart(measurement.facts)]
     header, cells = comparison(facts)
     shown = [header.index(name) for name in (*PLANNED, *ESTIMATED)]
     heads = ["parameters", "memory", "rows", "rematerialize", *PLANNED, *[f"{name}, estimate" for name in ESTIMATED]]
     rows = []
-    for one, row in zip(facts, cells, strict=True):
-        memory = int(one["value"].rpartition(" = ")[2])
-        trained = one.get("trained", one["parameters"])
-        size = f"{one['parameters'] / 1e6:,.0f} M" + f", {trained / 1e6:,.0f} M trained" * (trained < one["parameters"])
-        given = [size, f"{memory:,}", one["rows"], one["rematerialize"]]
-        rows.append([*given, *(row[i] for i in shown)])
+    for plan, row in zip(facts, cells, strict=True):
+        memory = int(plan["value"].rpartition(" = ")[2])
+        trained = plan.get("trained", plan["parameters"])
+        size = f"{plan['parameters'] / 1e6:,.0f} M" + f", {trained / 1e6:,.0f} M trained" * (
+            trained < plan["parameters"]
+        )
+        settings = [size, f"{memory:,}", plan["rows"], plan["rematerialize"]]
+        rows.append([*settings, *(row[i] for i in shown)])
     parts = [
         "What the TPU compiler says of one training step, without a TPU. Memory in GiB per device, which is a chip; "
         "TFLOPs of all devices together.",
         grid(heads, rows),
     ]
-    for one in facts:
-        if not one["fits"]:
-            first, *rest = explain(one, name=True)
+    for plan in facts:
+        if not plan["fits"]:
+            first, *rest = explain(plan, name=True)
             parts += [first, "\n".join(f"    {command_of_today(line.strip())}" for line in rest)]
     parts += ["Estimates are no measurements:"]
-    parts += ["\n".join(f"- {text}." for text in dict.fromkeys(one["assumptions"] for one in facts))]
-    made = [
-        [f"`{command_of_today(one.command)}`", one.facts["date"], versions_text(one.facts["versions"])] for one in found
+    parts += ["\n".join(f"- {text}." for text in dict.fromkeys(plan["assumptions"] for plan in facts))]
+    origins = [
+        [
+            f"`{command_of_today(measurement.command)}`",
+            measurement.facts["date"],
+            versions_text(measurement.facts["versions"]),
+        ]
+        for measurement in measurements
     ]
-    return "\n\n".join([*parts, grid(["command", "date", "compiled by"], made)])
+    return "\n\n".join([*parts, grid(["command", "date", "compiled by"], origins)])
 
 
 def plan_cells(records: Sequence[Record]) -> list[list[str]]:
-    """The short form: a row per compiled step, without what the compiler says in detail."""
+    """Returns the cells of a shorter table of compiled steps, with one row for each step."""
     rows = []
-    for one in records:
-        policy = f", `{one['rematerialize']}`" if one["rematerialize"] != "none" else ""
-        size = one["parameters"] / 1e6
-        memory = [one["memory"][name] / 2**30 for name in ("arguments", "temporaries", "total")]
-        estimate = one.get("estimate") if one["fits"] else None
+    for record in records:
+        policy = f", `{record['rematerialize']}`" if record["rematerialize"] != "none" else ""
+        size = record["parameters"] / 1e6
+        memory = [record["memory"][name] / 2**30 for name in ("arguments", "temporaries", "total")]
+        estimate = record.get("estimate") if record["fits"] else None
         shown = (
             f"{1e3 * estimate['step']:.0f} ms, MFU {100 * estimate['utilization']:.0f}%" if estimate else "does not fit"
         )
         rows.append(
             [
                 f"{size:.0f} M{policy}" if size < 1000 else f"{size / 1e3:.1f} B{policy}",
-                f"{int(one['value'].rpartition(' = ')[2]):,}",
-                *(f"{one['topology']} ({one['chips']} chips)", str(one["rows"])),
+                f"{int(record['value'].rpartition(' = ')[2]):,}",
+                *(f"{record['topology']} ({record['chips']} chips)", str(record["rows"])),
                 ", ".join(f"{part:.1f}" for part in memory),
-                *(f"{one['limit'] / 2**30:.1f}", shown),
+                *(f"{record['limit'] / 2**30:.1f}", shown),
             ]
         )
     return rows
 
 
-def learner_plans(found: Measurement) -> str:
-    """A row per compiled program of a learner."""
+def learner_plans(measurement: Measurement) -> str:
+    """Returns a table with one row for each compiled program of a learner."""
     heads = ["slice", "program", "GiB of a device", "limit", "TFLOPs", "estimate, ms", "copies at once, at most"]
     rows = []
-    every = apart(found.facts)
-    grows = any(one.get("generation") for one in every)
+    records = apart(measurement.facts)
+    grows = any(record.get("generation") for record in records)
     if grows:
         heads[1:1] = ["model for", "parameters"]
-    for one in every:
-        estimate, copies = one.get("estimate"), one.get("copies") or {}
-        generation = [one["generation"], f"{one['parameters']:,}"] if grows else []
+    for record in records:
+        estimate, copies = record.get("estimate"), record.get("copies") or {}
+        generation = [record["generation"], f"{record['parameters']:,}"] if grows else []
         rows.append(
             [
-                *(f"{one['topology']} ({one['chips']} chips)", *generation, one["program"]),
-                f"{one['memory']['total'] / 2**30:.2f}" + ("" if one["fits"] else ", does not fit"),
-                *(f"{one['limit'] / 2**30:.1f}", f"{one['flops'] / 1e12:,.1f}"),
+                *(f"{record['topology']} ({record['chips']} chips)", *generation, record["program"]),
+                f"{record['memory']['total'] / 2**30:.2f}" + ("" if record["fits"] else ", does not fit"),
+                *(f"{record['limit'] / 2**30:.1f}", f"{record['flops'] / 1e12:,.1f}"),
                 f"{1e3 * estimate['step']:,.1f}" if estimate else "",
                 f"{copies['at_once']}, {copies['widest']}" if copies else "",
             ]
@@ -94,9 +104,12 @@ def learner_plans(found: Measurement) -> str:
     return f"{about}\n\n{grid(heads, rows)}"
 
 
-def attention_programs(found: Measurement) -> str:
-    """A row a program and chip, with the traffic as a share of the reference's."""
-    records = apart(found.facts)
+def attention_programs(measurement: Measurement) -> str:
+    """Returns a table with one row for each program of attention and chip.
+
+    One of its columns is the HBM traffic as a multiple of the traffic of the reference program.
+    """
+    records = apart(measurement.facts)
     reference = {(r["positions"], r["chip"]): r for r in records if r["program"] == "reference"}
     rows = []
     for r in records:
@@ -119,13 +132,13 @@ def attention_programs(found: Measurement) -> str:
     return f"{sizes}.\n\n{grid([*heads, 'GFLOPs', 'estimate, ms'], rows)}"
 
 
-def searched_plan(found: Measurement) -> str:
-    """A row per candidate that a search of meshes has compiled, the fastest first."""
+def searched_plan(measurement: Measurement) -> str:
+    """Returns a table of the candidates that a search of meshes has compiled, the fastest first."""
     about = (
         "Candidates of a search of the mesh, the rows and the rematerialisation, compiled for a slice that is not "
-        f"there, and not run. Estimates, as above. Compiled by {versions_text(found.facts['versions'])}."
+        f"there, and not run. Estimates, as above. Compiled by {versions_text(measurement.facts['versions'])}."
     )
-    return f"{about}\n\n{grid(*search_table(apart(found.facts)))}"
+    return f"{about}\n\n{grid(*search_table(apart(measurement.facts)))}"
 
 
 TABLES: dict[str, Callable[[Measurement], str]] = {
@@ -133,4 +146,4 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "searched_plan": searched_plan,
     "attention_programs": attention_programs,
 }
-"""kind of a measurement -> its table"""
+"""Kind of a measurement -> function that renders its table"""

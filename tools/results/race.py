@@ -1,5 +1,6 @@
-"""Makes the top of the page about speed: commits and machines, all ratios in one table, and where the time goes. Every
-sentence is made from the measurements.
+"""Renders the top of the page about speed: commits and machines, all ratios in one table, and where the time goes.
+
+Every sentence is made from the measurements.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from tools.results.speed_tables import grid
 from tools.results.timed_code import CONTENDERS, fingerprint, timed_with
 
 OURS = "memjax"
-"""beginning of the names of contenders that are raced with others"""
+"""Beginning of the names of contenders of memjax, which are compared with those of other implementations"""
 MODES = {"infer": "inference", "train": "training"}
+"""Mode of a benchmark of models -> its name in tables"""
 PRODUCTS, IDLE = "products", "no operation"
-"""kinds of operations of a profile: products of matrices, and wall time without any operation"""
+"""Kinds of operations of a profile: products of matrices, and wall time without any operation"""
 GOAL = 1.5
-"""ratio by wall time that every contender of memjax is to have"""
+"""Smallest ratio by wall time that every contender of memjax should reach"""
 OLDER = "Measured at an older state of the code"
 ABOUT = (
     "A ratio says how many times as fast a contender of memjax is as the one beside it, by wall time with its 95 % "
@@ -28,11 +30,11 @@ ABOUT = (
 
 
 def summarise(measurements: Sequence[Measurement], now: str = "") -> str:
-    """Returns what stands above the tables of the suites.
+    """Returns the text and the table of ratios above the tables of the suites.
 
     Args:
       measurements: Measurements of the suites.
-      now: Fingerprint of the code as it is. '' to compute it.
+      now: Fingerprint of the timed code as it is today. '' to compute it.
     """
     parts = [list_states(measurements, now), ABOUT]
     usual = [measurement for measurement in measurements if _modes(measurement) <= MODES.keys()]
@@ -45,8 +47,11 @@ def summarise(measurements: Sequence[Measurement], now: str = "") -> str:
 
 
 def list_states(measurements: Sequence[Measurement], now: str = "") -> str:
-    """Says at which commit and on which machine the suites were measured, and which of them before the code became what
-    it is.
+    """Returns lines with the commits and machines of measurements, and which are of an older state of the timed code.
+
+    Args:
+      measurements: Measurements of the suites or profiles.
+      now: Fingerprint of the timed code as it is today. '' to compute it.
     """
     places: dict[tuple[str, str], list[str]] = {}
     for measurement in measurements:
@@ -56,19 +61,23 @@ def list_states(measurements: Sequence[Measurement], now: str = "") -> str:
 
 
 def name_older(measurements: Sequence[Measurement], now: str = "") -> list[str]:
-    """Returns a line that names the measurements of an older state of the timed code, or none.
+    """Returns a list with a line that names the measurements of an older state of the timed code. Empty for none.
 
     Args:
-      measurements: Measurements whose facts say in `timed_code` at which state they were made.
-      now: Fingerprint of the code as it is. '' to compute it.
+      measurements: Measurements that have the fingerprint of their code in the fact `timed_code`.
+      now: Fingerprint of the timed code as it is today. '' to compute it.
     """
     code = lambda facts: now or fingerprint(timed=timed_with(facts.get("timed_modules", CONTENDERS)))
-    names = [one.name for one in measurements if one.facts.get("timed_code") != code(one.facts)]
+    names = [
+        measurement.name
+        for measurement in measurements
+        if measurement.facts.get("timed_code") != code(measurement.facts)
+    ]
     return [f"{OLDER}: {'all' if len(names) == len(measurements) else ', '.join(names)}."] if names else []
 
 
 def name_slower(measurements: Sequence[Measurement]) -> str:
-    """Says where memjax is slower than the other implementation, by wall time."""
+    """Returns a sentence that names where memjax is slower than the other implementation, by wall time."""
     cells = [
         f"{measurement.name}, {_mode(r['mode'])}, {r['contender']} {ratio:.2f}"
         for measurement, r in _raced(measurements)
@@ -78,7 +87,7 @@ def name_slower(measurements: Sequence[Measurement]) -> str:
 
 
 def tabulate_profiles(measurements: Sequence[Measurement]) -> str:
-    """Returns one table of all profiles: milliseconds a step by kind of operation."""
+    """Returns one table of all profiles: milliseconds of a step by kind of operation."""
     records = [(measurement, r) for measurement in measurements for r in measurement.facts["records"]]
     kinds = list(dict.fromkeys(kind for _, r in records for kind in r["kinds"]))
     rows = [
@@ -98,14 +107,19 @@ def tabulate_profiles(measurements: Sequence[Measurement]) -> str:
 
 
 def tabulate_bounds(measurements: Sequence[Measurement], profiles: Sequence[Measurement]) -> str:
-    """Returns a table of the cells below the goal: what their ratio would be if the products of matrices alone took
-    time, and which other operations take most. '' where no cell is below the goal.
+    """Returns a table of the cells below the goal, with a bound of their ratio and the other operations that take most.
+
+    The bound is the ratio if products of matrices alone took time. '' where no cell is below the goal.
 
     Args:
       measurements: Measurements of the suites.
-      profiles: Profiles of the suites. A contender without one stands in no row.
+      profiles: Profiles of the suites. A contender without a profile has no row.
     """
-    traced = {(one.name, r["contender"], r["mode"]): r for one in profiles for r in one.facts["records"]}
+    traced = {
+        (measurement.name, r["contender"], r["mode"]): r
+        for measurement in profiles
+        for r in measurement.facts["records"]
+    }
     rows = []
     for measurement, r in _raced(measurements):
         baseline, profile = measurement.facts["baseline"], traced.get((measurement.name, r["contender"], r["mode"]))
@@ -135,7 +149,7 @@ def tabulate_bounds(measurements: Sequence[Measurement], profiles: Sequence[Meas
 
 
 def compare_run(measurement: Measurement) -> str:
-    """Returns tokens a second of the update alone, of the run after its first log line, and of the whole call."""
+    """Returns a table of tokens a second: the update alone, the run after its first log line, and the whole call."""
     facts = measurement.facts
     alone = facts["tokens_per_step"] / facts["step_seconds"]
     rows = []
@@ -151,10 +165,11 @@ def compare_run(measurement: Measurement) -> str:
 
 
 TABLES = {"end_to_end": compare_run}
-"""kind of a measurement -> its table"""
+"""Kind of a measurement -> function that renders its table"""
 
 
 def _rows(measurements: Sequence[Measurement]) -> list[list[str]]:
+    """Returns the rows of the table of ratios: one for each suite, contender and implementation beside it."""
     modes = list(dict.fromkeys(r["mode"] for measurement in measurements for r in apart(measurement.facts)))
     rows = []
     for measurement in measurements:
@@ -169,7 +184,10 @@ def _rows(measurements: Sequence[Measurement]) -> list[list[str]]:
 
 
 def _raced(measurements: Sequence[Measurement]) -> list[tuple[Measurement, Mapping[str, Any]]]:
-    """Records of memjax beside another implementation. Suites that compare memjax with itself have none."""
+    """Returns the records of contenders of memjax, each with its suite.
+
+    Suites that compare memjax with itself have none.
+    """
     return [
         (measurement, r)
         for measurement in measurements
@@ -180,6 +198,7 @@ def _raced(measurements: Sequence[Measurement]) -> list[tuple[Measurement, Mappi
 
 
 def _cell(r: Mapping[str, Any], beside: str, *, bold: bool) -> str:
+    """Returns the ratios of a record to another contender as a cell of a table. `bold` marks a ratio below 1."""
     wall, cpu = r["ratios"][beside], r["cpu_ratios"][beside]
     value = f"{wall['value']:.2f}"
     shown = f"**{value}**" if bold and wall["value"] < 1 else value

@@ -1,4 +1,4 @@
-"""Tables of what is no run and about speed, memory and size: pure functions of a measurement's facts, in Markdown."""
+"""Renders Markdown tables of measurements of speed, memory and size, by pure functions of their facts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ Record = Mapping[str, Any]
 
 
 def grid(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A table.
+    """Returns a Markdown table.
+
+    Args:
+      heads: Heads of the columns.
+      rows: Cells of each row, as many as there are heads.
 
     Example:
       >>> print(grid(["a", "b"], [[1, "x"]]))
@@ -27,9 +31,9 @@ def grid(heads: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(map(line, [heads, ["---"] * len(heads), *rows]))
 
 
-def bench(found: Measurement) -> str:
-    """One row per contender and mode."""
-    facts = found.facts
+def bench(measurement: Measurement) -> str:
+    """Returns a table of a suite of benchmarks, with one row for each contender and mode."""
+    facts = measurement.facts
     unit, baseline, reference = facts["unit"], facts["baseline"], facts["reference"]
     records = apart(facts)
     heads = ["mode", "contender", "parameters", "ms per step", f"{unit}/s", f"x {baseline}", f"x {reference or '-'}"]
@@ -63,21 +67,21 @@ def bench(found: Measurement) -> str:
     return f"{about}\n\n{grid(heads, rows)}"
 
 
-def profile(found: Measurement) -> str:
-    """The longest operations of each contender and mode, and the rest."""
-    parts = [f"{found.facts['steps']} steps."]
-    for one in found.facts["records"]:
-        parts.append(f"{one['contender']}, {one['mode']}: {one['milliseconds']:.0f} ms of operations per step")
-        rows = [[r["operations"], f"{r['milliseconds']:.1f}", f"{r['percent']:.0f} %"] for r in one["shown"]]
+def profile(measurement: Measurement) -> str:
+    """Returns a table of the longest operations for each contender and mode. Its last row is all other operations."""
+    parts = [f"{measurement.facts['steps']} steps."]
+    for record in measurement.facts["records"]:
+        parts.append(f"{record['contender']}, {record['mode']}: {record['milliseconds']:.0f} ms of operations per step")
+        rows = [[r["operations"], f"{r['milliseconds']:.1f}", f"{r['percent']:.0f} %"] for r in record["shown"]]
         parts.append(grid(["operations", "ms", "share"], rows))
     return "\n\n".join(parts)
 
 
-def search(found: Measurement) -> str:
-    """One row per index and level of recall."""
+def search(measurement: Measurement) -> str:
+    """Returns a table of searches among keys, with one row for each index and level of recall."""
     heads = ["index", "level", "setting", "recall@32", "queries/s", "x", "x by CPU", "MB", "build s"]
     rows = []
-    for r in apart(found.facts):
+    for r in apart(measurement.facts):
         level = "" if r["level"] is None else r["level"]
         if not r["reached"]:
             rows.append(
@@ -93,14 +97,14 @@ def search(found: Measurement) -> str:
                 f"{r['build']['seconds']:.1f} ({r['build']['cpu_seconds']:.1f})",
             ]
         )
-    return f"Load {found.facts['load']:.1f} when rounds began.\n\n{grid(heads, rows)}"
+    return f"Load {measurement.facts['load']:.1f} when rounds began.\n\n{grid(heads, rows)}"
 
 
-def store_choice(found: Measurement) -> str:
-    """One row per size of a store, index and level of recall."""
+def store_choice(measurement: Measurement) -> str:
+    """Returns a table of searches among keys, with one row for each size of a store, index and level of recall."""
     heads = ["keys", "index", "level", "setting", "recall@32", "queries/s", "x", "MB", "build s"]
     rows, loads = [], []
-    for r in apart(found.facts):
+    for r in apart(measurement.facts):
         loads.append(r["load"])
         first = [f"{r['entries']:,}", r["index"], "" if r["level"] is None else r["level"]]
         if not r["reached"]:
@@ -117,47 +121,56 @@ def store_choice(found: Measurement) -> str:
     return f"Load {min(loads):.1f} to {max(loads):.1f} when rounds began.\n\n{grid(heads, rows)}"
 
 
-def neighbor_tasks(found: Measurement) -> str:
-    """A line for the test texts of each task: of which tasks their neighbours are, in percent."""
-    tasks, shares = found.facts["tasks"], found.facts["shares"]
+def neighbor_tasks(measurement: Measurement) -> str:
+    """Returns a table of the tasks to which the neighbours of the test texts of each task belong, in percent."""
+    tasks, shares = measurement.facts["tasks"], measurement.facts["shares"]
     cells = [[name, *(f"{100 * share:.1f}" for share in line)] for name, line in zip(tasks, shares, strict=True)]
     return grid(["neighbours of, in % of", *tasks], cells)
 
 
-def relation_spread(found: Measurement) -> str:
-    """Mean distances within a relation and between two, after each task."""
+def relation_spread(measurement: Measurement) -> str:
+    """Returns a table of the mean distances of features within a relation and between two, after each task."""
     cells = []
-    for number, one in enumerate(found.facts["tasks"], start=1):
-        ratio = one["between"] / one["within"]
-        cells.append([str(number), f"{one['within']:.3f}", f"{one['between']:.3f}", f"{ratio:.3f}"])
+    for number, distances in enumerate(measurement.facts["tasks"], start=1):
+        ratio = distances["between"] / distances["within"]
+        cells.append([str(number), f"{distances['within']:.3f}", f"{distances['between']:.3f}", f"{ratio:.3f}"])
     return grid(["tasks learned", "within a relation", "between two", "ratio"], cells)
 
 
-def coarse(found: Measurement) -> str:
-    """One adaptation for a test set, and one for each text."""
+def coarse(measurement: Measurement) -> str:
+    """Returns a table of the seconds and the accuracy of each form of adaptation at test time.
+
+    Forms are one adaptation for a whole test set, one for each text, and none.
+    """
     cells = []
-    for one in found.facts["forms"]:
-        low, median, high = (one["seconds"][name] for name in ("low", "median", "high"))
-        cells.append([one["form"], f"{median:.3f} ({low:.3f}-{high:.3f})", f"{100 * one['accuracy']:.1f}"])
+    for adaptation in measurement.facts["forms"]:
+        low, median, high = (adaptation["seconds"][name] for name in ("low", "median", "high"))
+        cells.append(
+            [adaptation["form"], f"{median:.3f} ({low:.3f}-{high:.3f})", f"{100 * adaptation['accuracy']:.1f}"]
+        )
     return grid(["adaptation", "seconds", "accuracy, %"], cells)
 
 
-def episodes(found: Measurement) -> str:
-    """One row per index of an episodic memory."""
+def episodes(measurement: Measurement) -> str:
+    """Returns a table with one row for each index of an episodic memory."""
     rows = [
         [
             *(r["index"], f"{r['recall']:.4f}", f"{100 * r['accuracy']:.1f} %"),
             f"{r['queries_per_second']['median']:,.0f} ({statistics.median(r['cpu_seconds']):.2f})",
             f"{r['first']['seconds']:.1f} ({r['first']['cpu_seconds']:.1f})",
         ]
-        for r in found.facts["indices"]
+        for r in measurement.facts["indices"]
     ]
     return grid(["index", "recall@32", "accuracy of MbPA++", "queries/s", "first search, s"], rows)
 
 
-def decode_speed(found: Measurement) -> str:
-    """Medians with the smallest and largest, a row per length; then bytes, operations and programs."""
-    records = apart(found.facts)
+def decode_speed(measurement: Measurement) -> str:
+    """Returns a table of the speed of decoding, with a column for each contender.
+
+    A row for each length has tokens a second, medians with the smallest and the largest. The last rows are bytes of the
+    state, operations of a token and numbers of programs.
+    """
+    records = apart(measurement.facts)
     names = list(dict.fromkeys(r["contender"] for r in records))
     rows = []
     for length in dict.fromkeys(r["length"] for r in records):
@@ -170,12 +183,15 @@ def decode_speed(found: Measurement) -> str:
             values = [r[field] for r in records if r["contender"] == name]
             cells.append(f"{values[0]:,}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,}")
         rows.append([field.replace("_", " "), *cells])
-    return f"JAX {found.facts['jax']}.\n\n{grid(['tokens', *names], rows)}"
+    return f"JAX {measurement.facts['jax']}.\n\n{grid(['tokens', *names], rows)}"
 
 
-def decode_positions(found: Measurement) -> str:
-    """A row a memory: milliseconds a token at the first position, and how many times as long the others take."""
-    records, tokens = apart(found.facts), found.facts["tokens"]
+def decode_positions(measurement: Measurement) -> str:
+    """Returns a table of the time of a decoded token by its position, with one row for each memory.
+
+    The time at the first position is in milliseconds. Times at later positions are ratios to it.
+    """
+    records, tokens = apart(measurement.facts), measurement.facts["tokens"]
     times = list(dict.fromkeys(r["times"] for r in records))
     rows = []
     for name in dict.fromkeys(r["memory"] for r in records):
@@ -183,24 +199,24 @@ def decode_positions(found: Measurement) -> str:
         rows.append([name, f"{1e3 * statistics.median(first['seconds']) / tokens:.2f}"])
         rows[-1] += [_ratio(r["times_the_first"]) for r in later]
     heads = ["memory", "ms a token after 1 x the memory", *(f"x, after {number} times" for number in times[1:])]
-    return f"JAX {found.facts['jax']}.\n\n{grid(heads, rows)}"
+    return f"JAX {measurement.facts['jax']}.\n\n{grid(heads, rows)}"
 
 
-def compile_times(found: Measurement) -> str:
-    """One row per way to apply the layers, with the CPU seconds of each part of the compilation."""
-    records = apart(found.facts)
+def compile_times(measurement: Measurement) -> str:
+    """Returns a table of the CPU seconds of compilation by part, with one row for each way to apply the layers."""
+    records = apart(measurement.facts)
     parts = list(records[0]["cpu_seconds"])
     rows = [
         [r["layers"], f"{r['equations']:,}", *(f"{r['cpu_seconds'][part]:.2f}" for part in parts)]
         + [f"{sum(r['cpu_seconds'].values()):.2f}"]
         for r in records
     ]
-    return f"JAX {found.facts['jax']}.\n\n{grid(['layers', 'equations', *parts, 'in all'], rows)}"
+    return f"JAX {measurement.facts['jax']}.\n\n{grid(['layers', 'equations', *parts, 'in all'], rows)}"
 
 
-def checksums(found: Measurement) -> str:
-    """One row per kind of checksum, and the time until a token file is open."""
-    facts = found.facts
+def checksums(measurement: Measurement) -> str:
+    """Returns a table with one row for each kind of checksum, and the time until a token file is open."""
+    facts = measurement.facts
     heads = ["checksum of", "CPU microseconds", "share of a step"]
     rows = [[r["what"], f"{r['seconds'] * 1e6:.1f}", f"{r['share']:.3%}"] for r in apart(facts)]
     opened = (
@@ -210,8 +226,8 @@ def checksums(found: Measurement) -> str:
     return f"A step takes {facts['step_seconds'] * 1e3:.0f} ms of CPU time. {opened}\n\n{grid(heads, rows)}"
 
 
-def saves(found: Measurement) -> str:
-    """One row per way to save checkpoints."""
+def saves(measurement: Measurement) -> str:
+    """Returns a table of the time that checkpoints take, with one row for each way to save them."""
     heads = ["checkpoint", "seconds of a turn", "seconds of the save", "lost"]
     rows = [
         [
@@ -220,17 +236,17 @@ def saves(found: Measurement) -> str:
             f"{r['save_seconds']:.3f}",
             f"{r['save_seconds'] / r['turn_seconds']:.1%}",
         ]
-        for r in apart(found.facts)
+        for r in apart(measurement.facts)
     ]
-    return f"A checkpoint has {found.facts['bytes'] / MIB:.0f} MiB.\n\n{grid(heads, rows)}"
+    return f"A checkpoint has {measurement.facts['bytes'] / MIB:.0f} MiB.\n\n{grid(heads, rows)}"
 
 
-def product_key_steps(found: Measurement) -> str:
-    """One row per number of slots and form of Adam."""
-    settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in found.facts["settings"].items())
+def product_key_steps(measurement: Measurement) -> str:
+    """Returns a table of training steps, with one row for each number of slots and form of Adam."""
+    settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in measurement.facts["settings"].items())
     heads = ["slots", "Adam", "ms per step", "times the smallest", "CPU ms per step", "temporary MiB", "in place MiB"]
     rows = []
-    for r in apart(found.facts):
+    for r in apart(measurement.facts):
         wall, cpu = quartiles(r["seconds"]), quartiles(r["cpu_seconds"])
         rows.append(
             [
@@ -240,24 +256,27 @@ def product_key_steps(found: Measurement) -> str:
                 *(f"{r['temporary_bytes'] / MIB:.0f}", f"{r['aliased_bytes'] / MIB:.0f}"),
             ]
         )
-    load = f"load {apart(found.facts)[0]['load']:.1f} at the end"
+    load = f"load {apart(measurement.facts)[0]['load']:.1f} at the end"
     return f"{settings}; {load}.\n\n{grid(heads, rows)}"
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles (of one value: itself)."""
+    """Returns the `median` and the quartiles `low` and `high` of some values. A single value is all three."""
     low, median, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     return {"median": median, "low": low, "high": high}
 
 
 COSTED = {"memformer": "Memformer", "transformer_xl": "Transformer-XL", "transformer": "Transformer"}
+"""Kind of a model -> its name in tables"""
 TEMPORARIES = {"temp_bytes": "", "row_temp_bytes": " row by row"}
+"""Field of a record with temporaries -> end of the head of its column"""
 MEMORY_OF_LENGTHS = 1024
+"""Size of the memory of the models whose FLOPs are compared by length of the text"""
 
 
-def costs(found: Measurement) -> str:
-    """By memory, by length of the text, and the ratios."""
-    records = found.facts["records"]
+def costs(measurement: Measurement) -> str:
+    """Returns three tables: costs by size of the memory, FLOPs by length of the text, and ratios."""
+    records = measurement.facts["records"]
     heads = ["model", "memory", "GFLOPs of a segment", "state, KiB a row"]
     heads += [*(f"temporaries{how}, MiB" for how in TEMPORARIES.values()), "weights, MiB"]
     rows = []
@@ -270,15 +289,15 @@ def costs(found: Measurement) -> str:
     for whole in (r for r in records if r["kind"] == "transformer"):
         cells = [math.ceil(whole["length"] / r["length"]) * r["flops"] for r in segment.values()]
         lengths.append([f"{whole['length']:,}", *(f"{flops / 1e9:,.1f}" for flops in (*cells, whole["flops"]))])
-    ratios = [[name, f"{value:.3f}"] for name, value in found.facts["ratios"].items()]
+    ratios = [[name, f"{value:.3f}"] for name, value in measurement.facts["ratios"].items()]
     return "\n\n".join(
         [grid(heads, rows), grid(["tokens", *COSTED.values()], lengths), grid(["ratio", "counted"], ratios)]
     )
 
 
-def memory_costs(found: Measurement) -> str:
-    """A line for each memory: its form, the state of a row, FLOPs of a token, weights."""
-    records = found.facts["records"]
+def memory_costs(measurement: Measurement) -> str:
+    """Returns a table of memories: their form, the state of a row, FLOPs of a token, and size of the weights."""
+    records = measurement.facts["records"]
     heads = ["memory", "form", "state, KiB a row", "MFLOPs a token", "x without", "weights, MiB"]
     rows = [
         [
@@ -292,10 +311,12 @@ def memory_costs(found: Measurement) -> str:
 
 
 def _ratio(ratio: Mapping[str, float] | None) -> str:
+    """Returns a ratio with its interval as a cell of a table. "-" for None."""
     return f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})" if ratio else "-"
 
 
 def versions_text(versions: Mapping[str, str]) -> str:
+    """Returns the names and versions of libraries as a text."""
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
@@ -317,4 +338,4 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "costs": costs,
     "memory_costs": memory_costs,
 }
-"""kind of a measurement -> its table"""
+"""Kind of a measurement -> function that renders its table"""

@@ -1,6 +1,7 @@
-"""Tables of streams of tasks: what every method has come to over orders and seeds, in percent, and what tells it apart.
+"""Renders tables of streams of tasks: scores, costs and comparisons of every method, over orders and seeds.
 
-A run of a stream is in the ledger as `ROW, ORDER`; its evaluation `stream` is the matrix of `memjax eval`.
+The row of such a run in the ledger is `ROW, ORDER`. Its evaluation `stream` has the matrix of `memjax eval`, the score
+of every task after every task.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from tools.results.searches import ALONE, RowSearch, describe_searches, settle_v
 from tools.results.speed_tables import grid
 
 MARGIN = 0.05
-"""a task that, learned alone, is not by so much above its largest class is left out of every mean"""
+"""Smallest margin of a task's accuracy, learned alone, over the share of its largest class. Tasks with a smaller margin
+are left out of every mean."""
 AVERAGE, LEARNED = "average", "learning_accuracy"
 MEASURES = {LEARNED: "after its own task", "forgetting": "forgetting", "last_task_accuracy": "last task"}
+"""Measure of a run -> head of its column"""
 WORDS = {"f1": "F1", "score": "score"}
-"""what the measure of a matrix is called, where it is not its name"""
+"""Measure of a matrix -> its name in texts, for measures whose field name is not readable as it is"""
 WHOLE = {"f1": 100.0, "score": 100.0}
-"""measure -> what all of it is, where that is not 1"""
+"""Measure of a matrix -> its largest value, for measures where that is not 1"""
 BESIDE = {"exact_match": "Exact match"}
-"""what else some tasks measure"""
+"""Further measure that some tasks report beside that of the matrix -> its name in texts"""
 ABOUT = (
     "Average {measure} over the tasks at the end, in percent: mean over orders and seeds, the deviation of the orders' "
     "means, the deviation of seeds within an order, and the mean of each order. Beside it the {measure} of each task "
@@ -42,42 +45,64 @@ GROWING = (
 
 
 def scores(
-    runs: Sequence[Run], recipe: Recipe, row: str, measure: str, kept: Sequence[str] | None = None
+    runs: Sequence[Run], recipe: Recipe, row: str, measure: str, tasks: Sequence[str] | None = None
 ) -> np.ndarray:
-    """A number of a row's runs `[orders, seeds]`, in percent, of the tasks that are `kept` (None = all).
+    """Returns a measure of the runs of a row in percent, `[orders, seeds]`. NaN for missing runs and missing values.
 
-    NaN where a run or its number is not there.
+    Args:
+      runs: Runs of the recipe.
+      recipe: The recipe.
+      row: Row of the recipe's table.
+      measure: Name of the measure, such as "average".
+      tasks: Names of the tasks that count. None for all tasks.
     """
-    found = {run.key[1:]: _measures(run, kept).get(measure) for run in runs}
-    given = [[found.get((f"{row}, {order}", seed)) for seed in recipe.seeds] for order in recipe.orders]
-    return 100 * np.array(given, np.float64)
+    values_by_run = {run.key[1:]: _measures(run, tasks).get(measure) for run in runs}
+    values = [[values_by_run.get((f"{row}, {order}", seed)) for seed in recipe.seeds] for order in recipe.orders]
+    return 100 * np.array(values, np.float64)
 
 
 def alone(runs: Sequence[Run], texts: Measurement) -> dict[str, tuple[float, float]]:
-    """Task -> its accuracy learned alone, mean over orders and seeds, and the share of its largest class."""
-    found: dict[str, list[float]] = {}
+    """Returns the accuracy of each task that was learned alone and the share of its largest class: task -> both.
+
+    The accuracy is the mean over orders and seeds. Both numbers are shares between 0 and 1.
+
+    Args:
+      runs: Runs of the recipe.
+      texts: Measurement of the texts of the stream, which has the share of the largest class in the test split.
+    """
+    accuracies: dict[str, list[float]] = {}
     for run in runs:
         if run.row.rpartition(", ")[0] == ALONE:
             for name, value in zip(run.evaluations["stream"]["tasks"], np.diag(_matrix(run)), strict=True):
-                found.setdefault(name, []).append(float(value))
+                accuracies.setdefault(name, []).append(float(value))
     largest = {task["task"]: task["largest_class"] for task in texts.facts["tasks"]}
-    return {name: (float(np.mean(values)), largest[name]) for name, values in found.items()}
+    return {name: (float(np.mean(values)), largest[name]) for name, values in accuracies.items()}
 
 
 def kept_tasks(runs: Sequence[Run], texts: Measurement | None) -> list[str] | None:
-    """The tasks that are clearly above their largest class where they are learned alone; None = all, nothing known."""
-    found = alone(runs, texts) if texts else {}
-    return [name for name, (value, largest) in found.items() if value >= largest + MARGIN] or None
+    """Returns the tasks that count: learned alone, their accuracy is clearly above the share of their largest class.
+
+    `MARGIN` is the smallest distance. Returns None, for all tasks, where no such task is known.
+
+    Args:
+      runs: Runs of the recipe.
+      texts: Measurement of the texts of the stream. None where there is no such measurement.
+    """
+    accuracies = alone(runs, texts) if texts else {}
+    return [name for name, (value, largest) in accuracies.items() if value >= largest + MARGIN] or None
 
 
 def tasks_alone(runs: Sequence[Run], texts: Measurement) -> str:
-    """Each task learned alone beside its largest class, and which are left out of every mean."""
-    found, kept = alone(runs, texts), kept_tasks(runs, texts) or []
-    if not found:
+    """Returns a table of the accuracy of each task, learned alone, beside the share of its largest class.
+
+    Its last column says whether the task counts in means. '' where no task was learned alone.
+    """
+    accuracies, counted_tasks = alone(runs, texts), kept_tasks(runs, texts) or []
+    if not accuracies:
         return ""
     cells = [
-        [name, _cell(100 * value), _cell(100 * largest), "yes" if name in kept else "no"]
-        for name, (value, largest) in found.items()
+        [name, _cell(100 * value), _cell(100 * largest), "yes" if name in counted_tasks else "no"]
+        for name, (value, largest) in accuracies.items()
     ]
     about = (
         f"A task counts where its accuracy, learned alone, is at least {100 * MARGIN:g} points above the share of its "
@@ -86,19 +111,25 @@ def tasks_alone(runs: Sequence[Run], texts: Measurement) -> str:
     return f"{about}\n\n{grid(['task', 'learned alone', 'largest class', 'counts'], cells)}"
 
 
-def methods(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = None) -> str:
-    """A line a method."""
+def methods(runs: Sequence[Run], recipe: Recipe, tasks: Sequence[str] | None = None) -> str:
+    """Returns a table of the scores of every method over orders and seeds, with one row for each method.
+
+    Args:
+      runs: Runs of the recipe.
+      recipe: The recipe.
+      tasks: Names of the tasks that count. None for all tasks.
+    """
     cells = []
     grows = recipe.candidates_grow
     measures = {measure: head for measure, head in MEASURES.items() if not (grows and measure == "forgetting")}
     for row in recipe.variants:
-        average = scores(runs, recipe, row, AVERAGE, kept)
-        others = [scores(runs, recipe, row, measure, kept) for measure in measures]
+        average = scores(runs, recipe, row, AVERAGE, tasks)
+        others = [scores(runs, recipe, row, measure, tasks) for measure in measures]
         if np.isnan(others[0]).all() and np.isnan(average).all():
             continue
-        found, orders = score_deviations(average), [_mean(one) for one in average]
+        deviations, orders = score_deviations(average), [_mean(seed_scores) for seed_scores in average]
         runs_of = f"{int(np.sum(~np.isnan(average)))} of {average.size}"
-        shown = [found.mean, found.orders, found.seeds, *orders, *map(_mean, others)]
+        shown = [deviations.mean, deviations.orders, deviations.seeds, *orders, *map(_mean, others)]
         updates = np.mean([run.step for run in runs if run.row.rpartition(", ")[0] == row])
         cells.append([row, runs_of, *map(_cell, shown), f"{updates:,.0f}"])
     heads = ["row", "runs", "average", "± orders", "± seeds", *recipe.orders, *measures.values(), "updates"]
@@ -107,11 +138,11 @@ def methods(runs: Sequence[Run], recipe: Recipe, kept: Sequence[str] | None = No
 
 
 def averages_by_size(runs: Sequence[Run], recipe: Recipe) -> str:
-    """Returns a table of the methods and sizes that the recipe names, '' where it names none.
+    """Returns a table of the averages of methods by size. '' where the recipe names no rows by size.
 
     Args:
       runs: Runs of all recipes.
-      recipe: What names methods, sizes and their rows.
+      recipe: Recipe that names the methods, the sizes and the row of each of them.
     """
     if not recipe.rows_by_size:
         return ""
@@ -121,20 +152,23 @@ def averages_by_size(runs: Sequence[Run], recipe: Recipe) -> str:
         cells.append([method])
         for source, _, row in (rows[size].partition("/") for size in sizes):
             averages = scores([run for run in runs if run.recipe == source], recipe, row, AVERAGE)
-            number, found = int(np.sum(~np.isnan(averages))), score_deviations(averages)
-            cells[-1].append(f"{found.mean:.1f} ± {_cell(found.orders)} ({number})" if number else "")
+            number, deviations = int(np.sum(~np.isnan(averages))), score_deviations(averages)
+            cells[-1].append(f"{deviations.mean:.1f} ± {_cell(deviations.orders)} ({number})" if number else "")
     about = "Average by texts a task, in percent: mean and deviation of orders (number of runs):"
     return f"{about}\n\n{grid(['row', *sizes], cells)}"
 
 
 def beside(runs: Sequence[Run], recipe: Recipe) -> str:
-    """A line a method of what else its tasks measure; '' where they measure nothing else."""
+    """Returns a table for each further measure of the tasks (`BESIDE`), with one row for each method.
+
+    '' where no run reports such a measure.
+    """
     parts = []
     for measure, name in BESIDE.items():
-        found = {row: scores(runs, recipe, row, measure) for row in recipe.variants}
+        values_by_row = {row: scores(runs, recipe, row, measure) for row in recipe.variants}
         cells = [
             [row, *map(_cell, [*score_deviations(values), *map(_mean, values)])]
-            for row, values in found.items()
+            for row, values in values_by_row.items()
             if not np.isnan(values).all()
         ]
         if cells:
@@ -154,30 +188,35 @@ SHARES = {
     "no_class": "answers that are no class of their own task (older runs: of another task, or of none)",
     "answer_in_prompt": "test prompts whose context, cut to fit, holds a right answer",
 }
-"""Shares that runs of written answers measure -> what they are of, in words"""
+"""Share that runs with generated answers measure -> description of the share"""
 
 
 def costs(runs: Sequence[Run], recipe: Recipe) -> str:
-    """A line a method; '' where no run says what it costs."""
+    """Returns a table of the costs of every method: stored bytes and seconds. '' where no run reports its costs."""
     cells = []
     for row in recipe.variants:
-        own = [run.evaluations["stream"] for run in runs if run.row.rpartition(", ")[0] == row]
-        known = [stream for stream in own if "update_seconds" in stream.get("cost", {})]
+        streams = [run.evaluations["stream"] for run in runs if run.row.rpartition(", ")[0] == row]
+        known = [stream for stream in streams if "update_seconds" in stream.get("cost", {})]
         if known:
-            mean = lambda name: _mean([one["cost"].get(name, np.nan) for one in known])  # noqa: B023
-            found = [mean(name) for name in ("update_seconds", "compilation_seconds", "generation_seconds")]
+            mean = lambda name: _mean([stream["cost"].get(name, np.nan) for stream in known])  # noqa: B023
+            seconds = [mean(name) for name in ("update_seconds", "compilation_seconds", "generation_seconds")]
             rate, answer = mean("samples") / mean("generation_seconds"), 1000 * mean("seconds_per_test_example")
             size = mean("parameters")
-            kept = kept_in_words([stream["kept_bytes"] for stream in known])
+            stored = kept_in_words([stream["kept_bytes"] for stream in known])
             shown = "" if np.isnan(size) else f"{size:,.0f}"
-            cells.append([row, len(known), shown, kept, *map(_cell, [*found, rate, answer])])
+            cells.append([row, len(known), shown, stored, *map(_cell, [*seconds, rate, answer])])
     heads = ["row", "runs", "parameters", "kept, MB", "updates, s", "compiling, s", "writing, s"]
     heads += ["samples a second", "ms a test example"]
     return f"{COSTS}\n\n{grid(heads, cells)}" if cells else ""
 
 
-def kept_in_words(kept: Sequence[Mapping[str, int]]) -> str:
-    """Megabytes that some runs keep beside the model, in the mean: all, and of which kinds, unless these round to 0.
+def kept_in_words(stored: Sequence[Mapping[str, int]]) -> str:
+    """Returns the mean megabytes that runs store beside the model as a text: the total, and the kinds of stored data.
+
+    Kinds that round to 0 are left out.
+
+    Args:
+      stored: Kind -> bytes, for each run. Kinds that the first run lacks are left out. The kind `total` is the sum.
 
     Example:
       >>> kept_in_words([{"memory": 2_000_000, "keys": 1_000_000, "anchors": 8, "total": 3_000_008}])
@@ -185,40 +224,53 @@ def kept_in_words(kept: Sequence[Mapping[str, int]]) -> str:
       >>> kept_in_words([{"memory": 0, "total": 0}]), kept_in_words([{"anchors": 500_000, "total": 500_000}])
       ('0.0', '0.5 (anchors)')
     """
-    means = {name: float(np.mean([one.get(name, 0) for one in kept])) / 1e6 for name in kept[0]}
+    means = {name: float(np.mean([sizes.get(name, 0) for sizes in stored])) / 1e6 for name in stored[0]}
     whole = means.pop("total")
     kinds = {name: value for name, value in means.items() if round(value, 1)}
-    said = ", ".join(kinds) if len(kinds) == 1 else ", ".join(f"{name} {value:.1f}" for name, value in kinds.items())
-    return f"{whole:.1f} ({said})" if kinds else f"{whole:.1f}"
+    described = (
+        ", ".join(kinds) if len(kinds) == 1 else ", ".join(f"{name} {value:.1f}" for name, value in kinds.items())
+    )
+    return f"{whole:.1f} ({described})" if kinds else f"{whole:.1f}"
 
 
 def shares_of_answers(runs: Sequence[Run], recipe: Recipe) -> str:
-    """A table of each of `SHARES` that runs measure, a line a method and a column a task; '' where there is none."""
+    """Returns a table for each of `SHARES` that runs measure, with a row for each method and a column for each task.
+
+    '' where no run measures any of them.
+    """
     return "\n\n".join(filter(None, (_share(runs, recipe, name) for name in SHARES)))
 
 
 def _share(runs: Sequence[Run], recipe: Recipe, share: str) -> str:
-    found: dict[str, dict[str, list[float]]] = {row: {} for row in recipe.variants}
+    """Returns the table of one of `SHARES`. '' where no run measures it."""
+    values_by_row: dict[str, dict[str, list[float]]] = {row: {} for row in recipe.variants}
     for run in runs:
         for task, score in run.results.get("evaluations", {}).items():
             if share in score:
-                found[run.row.rpartition(", ")[0]].setdefault(task, []).append(score[share])
-    names = list(dict.fromkeys(task for tasks in found.values() for task in tasks))
+                values_by_row[run.row.rpartition(", ")[0]].setdefault(task, []).append(score[share])
+    names = list(dict.fromkeys(task for tasks in values_by_row.values() for task in tasks))
     if not names:
         return ""
-    cells = [[row, *(_cell(_mean(tasks.get(name, ()))) for name in names)] for row, tasks in found.items() if tasks]
+    cells = [
+        [row, *(_cell(_mean(tasks.get(name, ()))) for name in names)] for row, tasks in values_by_row.items() if tasks
+    ]
     about = f"Share of {SHARES[share]}, after the last task, in percent, mean over orders and seeds:"
     return f"{about}\n\n{grid(['row', *names], cells)}"
 
 
 def written_texts(runs: Sequence[Run], recipe: Recipe) -> str:
-    """A table of the texts that methods have generated, a line a method and a task; '' where none has generated any."""
+    """Returns a table of measures of the texts that methods have generated, with a row for each method and task.
+
+    '' where no method has generated texts.
+    """
     heads = {"kept": "kept", "of_task": "answer of the task", "written_nats": "nats", "real_nats": "nats of real texts"}
     cells = []
     for row in recipe.variants:
-        own = [run.evaluations["stream"].get("written", {}) for run in runs if run.row.rpartition(", ")[0] == row]
-        for task in dict.fromkeys(name for written in own for name in written):
-            known = [written[task] for written in own if task in written]
+        written_by_run = [
+            run.evaluations["stream"].get("written", {}) for run in runs if run.row.rpartition(", ")[0] == row
+        ]
+        for task in dict.fromkeys(name for written in written_by_run for name in written):
+            known = [written[task] for written in written_by_run if task in written]
             mean = lambda name: _mean([measures.get(name, np.nan) for measures in known])  # noqa: B023
             shares, nats = [100 * mean(name) for name in ("kept", "of_task")], [mean(name) for name in [*heads][2:]]
             cells.append([row, task, len(known), *map(_cell, [*shares, *nats])])
@@ -232,34 +284,49 @@ def written_texts(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def measure_of(runs: Sequence[Run]) -> str:
-    """What the matrices of some runs are of, in words."""
+    """Returns the name in texts of the measure of some runs' matrices, such as "F1" or "accuracy"."""
     measure = runs[0].evaluations["stream"].get("measure", "accuracy") if runs else "accuracy"
     return WORDS.get(measure, measure)
 
 
 def compare_averages(
-    runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch], kept: Sequence[str] | None = None
+    runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch], tasks: Sequence[str] | None = None
 ) -> dict[Claim, Comparison]:
-    """Compares the average of every row with that of its controls, run by run of the same order and seed, where there
-    are pairs of runs. Returns row and control -> the comparison with its verdict.
+    """Compares the average of every row with that of its controls, by pairs of runs of the same order and seed.
+
+    Args:
+      runs: Runs of the recipe.
+      recipe: The recipe.
+      searches: Row -> its search. Rows that were not searched alike have no verdict.
+      tasks: Names of the tasks that count. None for all tasks.
+
+    Returns:
+      Row and control -> the comparison with its verdict, where there are pairs of runs.
     """
     compared: dict[Claim, Comparison] = {}
     for row, controls in recipe.controls.items():
         for control in controls:
-            comparison = compare_pairs(*(scores(runs, recipe, name, AVERAGE, kept) for name in (row, control)))
+            comparison = compare_pairs(*(scores(runs, recipe, name, AVERAGE, tasks) for name in (row, control)))
             if comparison.units:
                 compared[row, control] = comparison
     return settle_verdicts(compared, searches)
 
 
 def differences(
-    runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch], kept: Sequence[str] | None = None
+    runs: Sequence[Run], recipe: Recipe, searches: Mapping[str, RowSearch], tasks: Sequence[str] | None = None
 ) -> str:
-    """Every row against its controls, run by run of the same order and seed, and how each row was searched; '' where
-    the recipe names no controls.
+    """Returns a table of every row against its controls, and how each row was searched.
+
+    Runs of the same order and seed are compared. '' where there is no comparison.
+
+    Args:
+      runs: Runs of the recipe.
+      recipe: The recipe.
+      searches: Row -> its search. Rows that were not searched alike have no verdict.
+      tasks: Names of the tasks that count. None for all tasks.
     """
     about = f"Average {measure_of(runs)}, run by run of the same order and seed"
-    return table_of(compare_averages(runs, recipe, searches, kept), searches, about, "points", 2)
+    return table_of(compare_averages(runs, recipe, searches, tasks), searches, about, "points", 2)
 
 
 def table_of(
@@ -269,8 +336,16 @@ def table_of(
     unit: str,
     digits: int,
 ) -> str:
-    """The comparisons of a stream after a line that names their test, and how each row was searched; '' where there is
-    none.
+    """Returns a table of comparisons after a line that names their test, and how each row was searched.
+
+    '' where there is no comparison.
+
+    Args:
+      compared: Row and control -> their comparison.
+      searches: Row -> its search.
+      about: Description of the compared score.
+      unit: Unit of the differences.
+      digits: Decimals of the differences.
     """
     table = grid_of_comparisons(compared, ("row", "against"), unit, digits)
     about = f"{about} ({describe_test([*compared.values()])}; {LEAST}):"
@@ -278,14 +353,17 @@ def table_of(
 
 
 def ages(runs: Sequence[Run], recipe: Recipe) -> str:
-    """Accuracy by how many tasks were learned since, after every task."""
+    """Returns a table of the mean score of a task by the number of tasks that were learned since.
+
+    Scores after every task count. '' where no run has scores after every task.
+    """
     cells = []
     for row in recipe.variants:
         matrices = [_matrix(run) for run in runs if run.row.rpartition(", ")[0] == row]
         square = [matrix for matrix in matrices if matrix.shape[0] == matrix.shape[1] > 1]
         if square:
-            found = np.nanmean([accuracy_by_age(100 * matrix) for matrix in square], axis=0)
-            cells.append([row, *map(_cell, found)])
+            means = np.nanmean([accuracy_by_age(100 * matrix) for matrix in square], axis=0)
+            cells.append([row, *map(_cell, means)])
     if not cells:
         return ""
     heads = ["tasks learned since", *range(len(cells[0]) - 1)]
@@ -294,14 +372,19 @@ def ages(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def wholes(runs: Sequence[Run], recipe: Recipe) -> str:
-    """What is scored on the data of all tasks after every task, beside the mean over those learned so far."""
+    """Returns a table of two scores after every task: on the data of all tasks, and the mean over those learned so far.
+
+    '' where no run has either of them.
+    """
     cells = []
     for row in recipe.variants:
-        own = [run.evaluations["stream"].get("after_each") for run in runs if run.row.rpartition(", ")[0] == row]
+        scores_after_each = [
+            run.evaluations["stream"].get("after_each") for run in runs if run.row.rpartition(", ")[0] == row
+        ]
         for what in ("of all", "of those learned"):
-            found = [np.array(each[what]) for each in own if each and what in each]
-            if found and len({len(values) for values in found}) == 1:
-                cells.append([f"{row}, {what}", *map(_cell, 100 * np.mean(found, axis=0))])
+            values_by_run = [np.array(each[what]) for each in scores_after_each if each and what in each]
+            if values_by_run and len({len(values) for values in values_by_run}) == 1:
+                cells.append([f"{row}, {what}", *map(_cell, 100 * np.mean(values_by_run, axis=0))])
     if not cells:
         return ""
     heads = ["accuracy after task", *range(1, len(cells[0]))]
@@ -312,13 +395,13 @@ def wholes(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def matrices(runs: Sequence[Run], recipe: Recipe) -> str:
-    """The matrix of every method, mean over seeds of the first order."""
+    """Returns the matrix of scores of every method as a table, the mean over seeds of the first order."""
     first, parts = next(iter(recipe.orders)), []
     for row in recipe.variants:
-        own = [run for run in runs if run.row == f"{row}, {first}"]
-        if own:
-            tasks: Sequence[str] = own[0].evaluations["stream"]["tasks"]
-            mean = 100 * np.mean([_matrix(run) for run in own], axis=0)
+        row_runs = [run for run in runs if run.row == f"{row}, {first}"]
+        if row_runs:
+            tasks: Sequence[str] = row_runs[0].evaluations["stream"]["tasks"]
+            mean = 100 * np.mean([_matrix(run) for run in row_runs], axis=0)
             after = tasks if len(mean) > 1 else ["all tasks"]
             cells = [[name, *map(_cell, line)] for name, line in zip(after, mean, strict=False)]
             parts.append(grid([f"{row}, after", *tasks], cells))
@@ -327,30 +410,34 @@ def matrices(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def searches(runs: Sequence[Run]) -> str:
-    """What the searches tried."""
+    """Returns a table of the trials of searches, with one row for each trial and seed."""
     cells = []
     for run in runs:
-        found = _measures(run, None)
-        shown = [_cell(100 * found[name]) if name in found else "" for name in (AVERAGE, LEARNED)]
+        measures = _measures(run, None)
+        shown = [_cell(100 * measures[name]) if name in measures else "" for name in (AVERAGE, LEARNED)]
         seconds = "" if run.cpu_seconds is None else f"{run.cpu_seconds:.0f}"
         cells.append([run.key_of_today[1], run.seed, *shown, seconds, run.commit])
     return grid(["row, trial", "seed", AVERAGE, MEASURES[LEARNED], "CPU s", "commit"], cells)
 
 
-def texts(found: Measurement) -> str:
-    """What the texts of each task are."""
+def texts(measurement: Measurement) -> str:
+    """Returns a table of the texts of each task: their number by split, their classes, and which were left out."""
     heads = ["task", "train", "validation", "test", "classes", "largest class of the test, %", "left out"]
     cells = [
         [*(task[name] for name in (*heads[:5],)), _cell(100 * task["largest_class"]), "; ".join(task["notes"])]
-        for task in found.facts["tasks"]
+        for task in measurement.facts["tasks"]
     ]
     return grid(heads, cells)
 
 
-def few_texts(found: Measurement) -> str:
-    """Accuracy of every row by set, what it stores and costs, each task right after it was learned, and differences."""
-    tasks, rows = found.facts["tasks"], dict[str, list[dict[str, Any]]]()
-    for record in found.facts["records"]:
+def few_texts(measurement: Measurement) -> str:
+    """Returns tables of methods that learn from few texts, and their comparisons with the first method.
+
+    One table has the accuracy on every set, the number of stored texts and the costs. Another one has the accuracy of
+    each task right after it was learned, for methods that learn one task after the other.
+    """
+    tasks, rows = measurement.facts["tasks"], dict[str, list[dict[str, Any]]]()
+    for record in measurement.facts["records"]:
         rows.setdefault(record["row"], []).append(record)
     mean = lambda records, key: np.mean([[record[key][task] for task in tasks] for record in records], axis=0)
     middle = lambda records, key: float(np.median([record[key] for record in records]))
@@ -381,10 +468,14 @@ def few_texts(found: Measurement) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def second_tasks(found: Measurement) -> str:
-    """Accuracy of a second task right after it was learned: a line a set and number of passes, a column a cell."""
+def second_tasks(measurement: Measurement) -> str:
+    """Returns a table of the accuracy of a second task right after it was learned.
+
+    A row is a set of texts and a number of passes. The first column of accuracies is that of the second task alone. The
+    others are by moments of the optimiser at the border of the tasks and by classes of the head.
+    """
     setting = lambda record: (ALONE,) if record["alone"] else (record["moments"], record["room"])
-    records = found.facts["records"]
+    records = measurement.facts["records"]
     learned = {(record["texts"], record["passes"], *setting(record)): record["learned"] for record in records}
     cells = [(ALONE,), *((moments, room) for moments in ("carried", "new") for room in (4, 33))]
     heads = ["texts", "passes", "alone", *(f"moments {moments}, head of {room}" for moments, room in cells[1:])]
@@ -395,10 +486,10 @@ def second_tasks(found: Measurement) -> str:
     return grid(heads, shown)
 
 
-def avalanche(found: Measurement) -> str:
-    """Accuracy and speed of both sides, a line a method."""
+def avalanche(measurement: Measurement) -> str:
+    """Returns a table of the accuracy and the speed of memjax and Avalanche, with one row for each method."""
     cells = []
-    for row in found.facts["rows"]:
+    for row in measurement.facts["rows"]:
         sides = [row["memjax"], row["Avalanche"]]
         means = [[100 * float(np.mean(run["accuracies"])) for run in side] for side in sides]
         shown = [f"{np.mean(side):.1f} ({min(side):.1f} to {max(side):.1f})" for side in means]
@@ -410,82 +501,102 @@ def avalanche(found: Measurement) -> str:
     return grid([*heads, "memjax compiles, s"], cells)
 
 
-def job_lines(found: Measurement, jobs: Sequence[Measurement] = ()) -> str:
-    """Lines of code and commands of one job, a line for each library, and the results of its runs if known."""
+def job_lines(measurement: Measurement, jobs: Sequence[Measurement] = ()) -> str:
+    """Returns a table of the lines of code and commands of one job, with one row for each library.
+
+    Args:
+      measurement: Library -> numbers of its lines and commands.
+      jobs: Measurements of the job with some of the libraries, whose results are added to their rows.
+    """
     noted = {"shipped_lines": "in a shipped config", "reading_lines": "read the images"}
     done = {job.name: _job_cells(job) for job in jobs}
     heads = [*next(iter(done.values()))] if done else []
     cells = []
-    for library, facts in found.facts.items():
+    for library, facts in measurement.facts.items():
         notes = "".join(f" ({facts[name]} {words})" for name, words in noted.items() if name in facts)
         row = [library, f"{facts['lines']}{notes}", facts["commands"]]
         cells.append([*row, *(done.get(library, {}).get(head, "") for head in heads)])
     return grid(["library", "lines of code", "commands", *heads], cells)
 
 
-def same_job(found: Measurement) -> str:
-    """CPU time and average accuracies of one job with one library."""
-    cells = _job_cells(found)
+def same_job(measurement: Measurement) -> str:
+    """Returns a table of the CPU time and the average accuracies of one job with one library."""
+    cells = _job_cells(measurement)
     return grid([*cells], [[*cells.values()]])
 
 
-def _job_cells(found: Measurement) -> dict[str, str]:
-    """Head of a column -> its cell: CPU time, then the average accuracy of each method with its interval."""
-    shown = {row["method"]: f"{100 * row['mean']:.1f} ± {100 * row['half_width']:.1f}" for row in found.facts["rows"]}
-    return {"CPU, minutes": f"{found.facts['cpu_seconds'] / 60:.1f}", **shown}
+def _job_cells(measurement: Measurement) -> dict[str, str]:
+    """Returns the cells of a job by the heads of their columns.
+
+    The first cell is the CPU time. The others are the average accuracy of each method with its interval.
+    """
+    shown = {
+        row["method"]: f"{100 * row['mean']:.1f} ± {100 * row['half_width']:.1f}" for row in measurement.facts["rows"]
+    }
+    return {"CPU, minutes": f"{measurement.facts['cpu_seconds'] / 60:.1f}", **shown}
 
 
 def _whole(run: Run) -> float:
+    """Returns the largest value of the measure of a run's matrix."""
     return WHOLE.get(run.evaluations["stream"].get("measure", ""), 1.0)
 
 
 def _matrix(run: Run) -> np.ndarray:
-    """Of shares, whatever the measure is."""
+    """Returns the matrix of scores of a run, as shares of the largest value of its measure."""
     return np.array(run.evaluations["stream"]["scores"], np.float64) / _whole(run)
 
 
-def _measures(run: Run, kept: Sequence[str] | None) -> Mapping[str, Any]:
-    """The numbers of a run as shares, of the tasks that are kept."""
-    told: Mapping[str, Any] = run.evaluations["stream"]
-    facts: dict[str, Any] = {**told} | {
-        name: value / _whole(run) for name, value in told.items() if isinstance(value, float)
+def _measures(run: Run, tasks: Sequence[str] | None) -> Mapping[str, Any]:
+    """Returns the measures of a run, the numbers as shares, over the tasks that count.
+
+    Args:
+      run: The run.
+      tasks: Names of the tasks that count. None for all tasks.
+    """
+    stream: Mapping[str, Any] = run.evaluations["stream"]
+    facts: dict[str, Any] = {**stream} | {
+        name: value / _whole(run) for name, value in stream.items() if isinstance(value, float)
     }
-    if kept is None or set(kept) == set(facts["tasks"]):
+    if tasks is None or set(tasks) == set(facts["tasks"]):
         return facts
-    columns, matrix = [facts["tasks"].index(name) for name in kept], _matrix(run)
-    found = {AVERAGE: float(np.mean(matrix[-1, columns]))}
+    columns, matrix = [facts["tasks"].index(name) for name in tasks], _matrix(run)
+    measures = {AVERAGE: float(np.mean(matrix[-1, columns]))}
     if len(matrix) > 1:
         lost = [*forgetting(matrix), np.nan]
-        found[LEARNED] = float(np.nanmean(np.diag(matrix)[columns]))
-        found["forgetting"] = float(np.nanmean([lost[column] for column in columns]))
-    if facts["tasks"][-1] in kept and "last_task_accuracy" in facts:
-        found["last_task_accuracy"] = facts["last_task_accuracy"]
-    return found
+        measures[LEARNED] = float(np.nanmean(np.diag(matrix)[columns]))
+        measures["forgetting"] = float(np.nanmean([lost[column] for column in columns]))
+    if facts["tasks"][-1] in tasks and "last_task_accuracy" in facts:
+        measures["last_task_accuracy"] = facts["last_task_accuracy"]
+    return measures
 
 
 def _mean(values: npt.ArrayLike) -> float:
+    """Returns the mean of the values that are not NaN. NaN where there are none."""
     values = np.asarray(values, np.float64)
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
 
 
 def _cell(value: float) -> str:
+    """Returns a number as a cell of a table. '' for NaN."""
     return "" if np.isnan(value) else f"{value:.1f}"
 
 
-def written(found: Measurement) -> str:
-    """What a model has written of each of its tasks, a line a task, and the first texts of each."""
+def written(measurement: Measurement) -> str:
+    """Returns a table of the texts that a model has generated for each of its tasks, and the first texts of each."""
     heads = ["task", "one mark", "of the task", "different", "score of these alone", "of as many real ones", "a second"]
     percent = lambda value: f"{100 * value:.0f} %"
     cells = [
         [
-            one["task"],
-            *(percent(one[name]) for name in ("one_mark", "of_task", "different")),
-            f"{one['score_of_written']:.1f}",
-            f"{one['score_of_real']:.1f}",
-            f"{one['written'] / one['seconds']:.1f}",
+            task["task"],
+            *(percent(task[name]) for name in ("one_mark", "of_task", "different")),
+            f"{task['score_of_written']:.1f}",
+            f"{task['score_of_real']:.1f}",
+            f"{task['written'] / task['seconds']:.1f}",
         ]
-        for one in found.facts["tasks"]
+        for task in measurement.facts["tasks"]
     ]
-    shown = [f"- {one['task']}: {' '.join(text.split())}" for one in found.facts["tasks"] for text in one["texts"]]
+    shown = [
+        f"- {task['task']}: {' '.join(text.split())}" for task in measurement.facts["tasks"] for text in task["texts"]
+    ]
     return "\n\n".join([grid(heads, cells), "The first texts of each task, cut at ANS:", "\n".join(shown)])

@@ -1,7 +1,7 @@
-"""Verdicts of recipes, wherever they are said: one comparison for a table, a finding, the survey and other texts.
+"""Compares the rows of a recipe once for its table, its findings, the survey and other texts, which state one verdict.
 
-Findings of a recipe name a comparison in braces, `{ROW | CONTROL}` or `{ROW | CONTROL | NUMBER}`, in whose place its
-page has difference, units and verdict. So what is said follows the runs.
+Findings of a recipe name a comparison in braces, `{ROW | CONTROL}` or `{ROW | CONTROL | NUMBER}`. The page of the
+recipe has its difference, units and verdict in that place, so that findings follow the runs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from tools.results.ledger import Measurement, Run
 from tools.results.searches import find_searches
 
 FILLED = re.compile(r"\{([^{}|]+) \| ([^{}|]+)(?: \| ([^{}|]+))?\}")
-"""A comparison that findings name"""
+"""Pattern of a comparison that a finding names in braces"""
 
 
 def compare_recipe(name: str, runs: Sequence[Run], texts: Measurement | None = None) -> dict[Claim, Comparison]:
-    """Compares the rows of a recipe with their controls, as its table has them.
+    """Compares the rows of a recipe with their controls, as in the table of the recipe.
 
     Args:
       name: Name of the recipe.
       runs: All runs of the ledger.
-      texts: Measurement of the texts of a stream, which says which tasks count.
+      texts: Measurement of the texts of a stream, by which the tasks that count are chosen. None where all tasks count.
 
     Returns:
-      Row, control and, where it is no stream, number -> the comparison with its verdict.
+      Row and control -> the comparison with its verdict. For recipes without orders of tasks the name of the compared
+      number follows the control.
     """
     recipe, searches = RECIPES[name], find_searches(runs, name)
     recorded = [run for run in runs if run.recipe == name]
@@ -42,6 +43,10 @@ def compare_recipe(name: str, runs: Sequence[Run], texts: Measurement | None = N
 
 def fill_in(text: str, compared: Mapping[Claim, Comparison]) -> str:
     """Returns a text with difference, units and verdict in place of each comparison that it names in braces.
+
+    Args:
+      text: The text, such as a finding.
+      compared: Comparisons of the table, see `compare_recipe`.
 
     Raises:
       ValueError: The text names a comparison that its table does not have.
