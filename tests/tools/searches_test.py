@@ -54,13 +54,12 @@ def test_a_search_is_read_off_its_trials(recipe):
 
 def test_hours_are_those_that_trials_and_runs_say(recipe):
     runs = [*trials("one", INSIDE), run("r", "one", 0.2)]
-    assert searches.describe_hours(runs, "r") == ""
-    timed = [dataclasses.replace(trial, cpu_seconds=seconds) for trial, seconds in zip(runs, (600, 1800), strict=False)]
-    # Two rows of three trials: six times a sixth of an hour.
-    planned = "CPU hours of the search as planned by its first trial: 1.00."
-    assert searches.describe_hours([*timed, *runs[2:]], "r") == f"{planned} Spent: 0.67 on 2 trials."
-    timed += [runs[2], dataclasses.replace(runs[3], cpu_seconds=900)]
-    assert searches.describe_hours(timed, "r") == f"{planned} Spent: 0.67 on 2 trials and 0.25 on 1 runs."
+    timed = [dataclasses.replace(each, cpu_seconds=s) for each, s in zip(runs, (600, 1800, 1200, 900), strict=True)]
+    # One row of three trials, the other has none: three times a sixth of an hour.
+    said = "CPU hours of the search as planned by its first trial: 0.50. Spent: 1.00 on 3 trials"
+    assert searches.describe_hours(timed, "r") == f"{said} and 0.25 on 1 runs."
+    assert searches.describe_hours([*timed[:3], runs[3]], "r") == f"{said}."
+    assert searches.describe_hours([*timed[:2], *runs[2:]], "r") == searches.describe_hours(runs, "r") == ""
     assert searches.describe_hours(timed, "lifelong_last_two_sizes") == ""
 
 

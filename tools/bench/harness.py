@@ -125,12 +125,12 @@ class Worker:
 
 
 def speed_ratio(ours: Sequence[float], theirs: Sequence[float], seed: int = 0) -> dict[str, float]:
-    """How many times faster `ours` is: median(theirs) / median(ours), with a 95 % interval.
+    """Returns how many times as fast `ours` is, median(theirs) / median(ours), with a 95 % interval.
 
     Args:
-      ours: seconds per step, one per round.
-      theirs: seconds per step of the same rounds.
-      seed: of the resampling.
+      ours: Seconds per step of our contender, one per round.
+      theirs: Seconds per step of the other contender in the same rounds.
+      seed: Seed of the resampling.
 
     Returns:
       `value`, `low` and `high`; the interval resamples rounds, which keeps what both saw of the machine's load paired.
@@ -199,8 +199,8 @@ def select_entries(suite: Suite) -> list[Entry]:
 
 def with_cache(entry: Entry, folder: Path) -> Entry:
     """Returns a contender that keeps its compiled programs in a folder of its own, as the commands of memjax do."""
-    kept = {"JAX_COMPILATION_CACHE_DIR": str(folder / entry.name), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    return replace(entry, environment={**entry.environment, **kept})
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / entry.name), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return replace(entry, environment={**entry.environment, **cache})
 
 
 def start_again(entry: Entry, modes: Sequence[str], root: Path) -> dict[str, float]:
@@ -216,11 +216,11 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
     """Measures a suite.
 
     Args:
-      suite: what to measure.
-      rounds: measured steps per contender and mode.
-      warm: unmeasured steps before them, the first of which compiles.
-      command: how the run was started, for the records.
-      root: the checkout: the workers' directory and the source of `commit`.
+      suite: Suite to measure.
+      rounds: Number of measured steps per contender and mode.
+      warm: Number of unmeasured steps before them. The first one compiles.
+      command: Command that started the run, for the records.
+      root: Checkout in which workers run, and whose commit the records name.
 
     Returns:
       One JSON-able record per contender and mode.
@@ -248,8 +248,8 @@ def run_suite(suite: Suite, *, rounds: int, warm: int, command: str, root: Path)
         stack.close()
         ours = [entry.name for entry in select_entries(suite)]
         again = {name: start_again(cached[name], suite.modes, root) for name in ours}
-    found = lambda record: again.get(record["contender"], {}).get(record["mode"])
-    return [{**frame, **record, "second_start_seconds": found(record)} for record in records]
+    second_start = lambda record: again.get(record["contender"], {}).get(record["mode"])
+    return [{**frame, **record, "second_start_seconds": second_start(record)} for record in records]
 
 
 def measure_mode(suite: Suite, workers: Sequence[Worker], mode: str, rounds: int, warm: int) -> list[dict]:
@@ -259,27 +259,27 @@ def measure_mode(suite: Suite, workers: Sequence[Worker], mode: str, rounds: int
     measured = alternate(workers, mode, rounds)
     records = []
     for w in workers:
-        own = measured[w.name]
+        figures = measured[w.name]
         against = dict.fromkeys(name for name in (suite.baseline, suite.reference) if name and name != w.name)
-        median = statistics.median(own["seconds"])
+        median = statistics.median(figures["seconds"])
         records.append(
             {
                 "contender": w.name,
                 "mode": mode,
                 **w.description,
-                "seconds": {**quartiles(own["seconds"]), "all": own["seconds"]},
-                "cpu_seconds": quartiles(own["cpu_seconds"]),
-                "page_faults": statistics.median(own["page_faults"]),
+                "seconds": {**quartiles(figures["seconds"]), "all": figures["seconds"]},
+                "cpu_seconds": quartiles(figures["cpu_seconds"]),
+                "page_faults": statistics.median(figures["page_faults"]),
                 f"{suite.unit}_per_second": w.description[f"{suite.unit}_per_step"] / median,
                 "first_step_seconds": warmed[w.name][0],
                 # What the first step took beyond a usual one: tracing and compiling.
                 "compile_seconds": max(0.0, warmed[w.name][0] - median),
                 "peak_rss_mib": w.ask("rss")["peak_rss_mib"],
                 "load_at_start": load,
-                "ratios": {name: speed_ratio(own["seconds"], measured[name]["seconds"]) for name in against},
+                "ratios": {name: speed_ratio(figures["seconds"], measured[name]["seconds"]) for name in against},
                 # What others ran at the same time hardly touches these.
                 "cpu_ratios": {
-                    name: speed_ratio(own["cpu_seconds"], measured[name]["cpu_seconds"]) for name in against
+                    name: speed_ratio(figures["cpu_seconds"], measured[name]["cpu_seconds"]) for name in against
                 },
             }
         )

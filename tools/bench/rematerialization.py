@@ -53,7 +53,7 @@ SETTINGS: dict[str, Any] = {"dim": 512, "layers": 12, "heads": 8, "vocab": 8192,
 SETTINGS |= {"slots": 64, "memory_length": 512, "dtype": "bfloat16", "topology": "v5p:2x2x1"}
 SETTINGS |= {"encoder_layers": 4, "decoder_layers": 8}
 BYTES = ("temp_size", "peak_memory", "argument_size", "output_size", "host_temp_size", "generated_code_size")
-"""what is kept of the compiler's analysis, as it names them before `_in_bytes`"""
+"""Sizes in the records, by their names in the compiler's analysis without `_in_bytes`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +70,16 @@ class Cell:
 
 
 def cells(model: str, numbers: Sequence[int]) -> list[Cell]:
-    """What the table of a model holds, row by row."""
-    found = [Cell(model, policy, n) for policy in (OF_MEMFORMER if model == MEMFORMER else POLICIES) for n in numbers]
+    """Returns the cells of the table of a model, row by row."""
+    plain_cells = [
+        Cell(model, policy, n) for policy in (OF_MEMFORMER if model == MEMFORMER else POLICIES) for n in numbers
+    ]
     if model == MEMFORMER:
-        return found
+        return plain_cells
     # The divisor next to the root: what is saved is one memory per part and one per segment of a part.
     most = max(numbers)
     root = next(divisor for divisor in range(math.isqrt(most), 0, -1) if most % divisor == 0)
-    return [*found, Cell(model, "segment_nested", most, root)] if root > 1 else found
+    return [*plain_cells, Cell(model, "segment_nested", most, root)] if root > 1 else plain_cells
 
 
 def program(cell: Cell, settings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -111,7 +113,7 @@ def program(cell: Cell, settings: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]
 
 
 def _slots(policy: str, settings: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Makers of the parameters and of the memory, and the step over one segment."""
+    """Returns functions that make the parameters and the memory of a model with slots, and its step over a segment."""
     model = SlotModel(
         dim=settings["dim"],
         num_layers=settings["layers"],
@@ -126,7 +128,7 @@ def _slots(policy: str, settings: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _transformer_xl(policy: str, settings: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """As `_slots`."""
+    """Returns functions that make the parameters and the memory of a Transformer-XL, and its step over a segment."""
     described = config.Model(
         dim=settings["dim"],
         num_layers=settings["layers"],
@@ -148,7 +150,7 @@ def _transformer_xl(policy: str, settings: dict[str, Any]) -> tuple[Any, Any, An
 
 
 def compile_cell(cell: Cell, settings: dict[str, Any]) -> dict[str, Any]:
-    """What the compiler says of a cell: bytes, or how many it wants where it does not fit; and its operations."""
+    """Compiles a cell, and returns its bytes, or the bytes that it wants where it does not fit, and its operations."""
     chip = SingleDeviceSharding(parse_topology(settings["topology"]).devices()[0])
     gradient, arguments = program(cell, settings)
     started = time.monotonic()
@@ -173,10 +175,10 @@ def compile_cell(cell: Cell, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_apart(cell: Cell, settings: dict[str, Any]) -> dict[str, Any]:
-    """`compile_cell` in a process of its own, which has the environment that libtpu needs.
+    """Calls `compile_cell` in a process of its own, which has the environment that libtpu needs.
 
     Raises:
-      BenchError: the process failed; its last line says why.
+      BenchError: The process failed. Its last line says why.
     """
     request = json.dumps({"cell": dataclasses.asdict(cell), "settings": settings})
     command = [sys.executable, "-m", "tools.bench.rematerialization", "--compile", request]
@@ -189,12 +191,12 @@ def compile_apart(cell: Cell, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(wanted: Sequence[Cell], frame: dict[str, Any], file: Path) -> list[dict[str, Any]]:
-    """The records of cells, in their order: from the file, or compiled and added to it one by one.
+    """Returns the records of cells in their order. Cells that the file lacks are compiled and added to it one by one.
 
     Args:
-      wanted: the cells.
-      frame: of a record; one in the file counts where its settings and versions are the same.
-      file: JSON lines.
+      wanted: Cells to measure.
+      frame: Settings and versions of all records. A record of the file is used if its own are the same.
+      file: File of JSON lines.
     """
     same = lambda record: all(record[key] == frame[key] for key in ("settings", "versions"))
     lines = file.read_text().splitlines() if file.exists() else []

@@ -142,21 +142,20 @@ def find_trials(
 
 
 def describe_hours(runs: Sequence[Run], name: str) -> str:
-    """Returns a sentence with the CPU hours of a recipe. '' where no trial has recorded its CPU seconds.
+    """Returns a sentence with the CPU hours of a recipe. '' without a search, and where a trial has not recorded its
+    CPU seconds.
 
-    It says the hours that the search was expected to take by its first trial, and the hours that trials and runs have
-    recorded.
+    It says the hours that the search of all rows with trials was expected to take by its first trial, and the hours
+    that trials and runs have recorded.
     """
     recipe = RECIPES[name]
-    trials = [run for row in recipe.variants for *_, run in find_trials(runs, name, row)]
-    timed, recorded = (
-        [run.cpu_seconds / 3600 for run in group if run.cpu_seconds is not None]
-        for group in (trials, [run for run in runs if run.recipe == name])
-    )
-    if recipe.search is None or not timed:
+    trials = [of_row for row in recipe.variants if (of_row := [run for *_, run in find_trials(runs, name, row)])]
+    hours = [run.cpu_seconds / 3600 for of_row in trials for run in of_row if run.cpu_seconds is not None]
+    if recipe.search is None or not hours or len(hours) < sum(map(len, trials)):
         return ""
-    planned = timed[0] * recipe.search.trials * len(recipe.variants)
-    spent = f"{sum(timed):.2f} on {len(timed)} trials"
+    planned = hours[0] * recipe.search.trials * len(trials)
+    spent = f"{sum(hours):.2f} on {len(hours)} trials"
+    recorded = [run.cpu_seconds / 3600 for run in runs if run.recipe == name and run.cpu_seconds is not None]
     spent += f" and {sum(recorded):.2f} on {len(recorded)} runs" if recorded else ""
     return f"CPU hours of the search as planned by its first trial: {planned:.2f}. Spent: {spent}."
 
