@@ -109,9 +109,8 @@ def _spalm(known: Known) -> str:
         if run.row == "SPALM, by halves"
     ]
     return (
-        f"needs neighbours that have the next token: 4 from a quarter of WikiText-2 have it for "
-        f"{statistics.fmean(shares):.0%} of the tokens, perplexity {by_halves} against none; those of an oracle for "
-        f"all, {oracle}; one model ({link(recipe)})"
+        f"needs the next token among its neighbours: where {statistics.fmean(shares):.0%} of the tokens have it, "
+        f"perplexity {by_halves} against none; where all have it (oracle), {oracle} ({link(recipe)})"
     )
 
 
