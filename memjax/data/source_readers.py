@@ -4,7 +4,7 @@ A source that belongs to no family is opened by a function of its own data set. 
 sentences with relations, and of questions are opened here, from files that a function of the data set parses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 from memjax import config as configs
@@ -49,8 +49,17 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
       data sets of TFDS), documents of tokens, dialogues, texts of two languages, labelled texts, questions, or vectors.
 
     Raises:
-      ValueError: A source without a reader, or an error of the reader.
+      ValueError: A source without a reader, a split without examples, or an error of the reader.
     """
+    content, source = _read_split(data, split, wanted), data.source
+    if isinstance(content, Sized) and not len(content):
+        given = f"{source.path or type(source).__name__}, whose {split} split has no example"
+        raise ValueError(f"data.source: given {given}, allowed: at least one; give more, or hold out a larger share")
+    return content
+
+
+def _read_split(data: configs.Data, split: str, wanted: str) -> Any:
+    """Returns the content of one split of a source. See `open_source`."""
     if wanted == "instructions":
         return read_instructions(data, split)
     if opener := data.source.opener(wanted):

@@ -8,8 +8,10 @@ import tarfile
 
 import pytest
 
+from memjax.config import Data, TextClasses
 from memjax.data.corpora import enwik8, novels, wikitext
 from memjax.data.record_files import texts_from_records
+from memjax.data.source_readers import open_source
 from memjax.data.sources import (
     SPLITS,
     Texts,
@@ -224,3 +226,13 @@ def test_novels_of_a_folder_and_mistakes(tmp_path):
     with tarfile.open(tmp_path / "empty.tar", "w"):
         pass
     assert_refused(novels, tmp_path / "empty.tar", match="holds no .txt files")
+
+
+@pytest.mark.parametrize("wanted", ["labelled", "instructions"])
+def test_a_split_without_an_example_is_named_with_its_folder(tmp_path, wanted):
+    (tmp_path / "train.csv").write_text("1,,a\n2,,b\n")
+    (tmp_path / "test.csv").write_text("1,,c\n")
+    source = TextClasses(data_set="yelp", path=str(tmp_path), validation_percent=0)
+    assert len(open_source(Data(source=source), "train", wanted=wanted)) == 2
+    with pytest.raises(ValueError, match=f"{tmp_path}, whose validation split has no example, allowed: at least one"):
+        open_source(Data(source=source), "validation", wanted=wanted)
