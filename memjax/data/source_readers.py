@@ -51,11 +51,11 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     Raises:
       ValueError: A source without a reader, a split without examples, or an error of the reader.
     """
-    content, source = _read_split(data, split, wanted), data.source
-    if isinstance(content, Sized) and not len(content):
+    documents, source = _read_split(data, split, wanted), data.source
+    if isinstance(documents, Sized) and not len(documents):
         given = f"{source.path or type(source).__name__}, whose {split} split has no example"
         raise ValueError(f"data.source: given {given}, allowed: at least one; give more, or hold out a larger share")
-    return content
+    return documents
 
 
 def _read_split(data: configs.Data, split: str, wanted: str) -> Any:

@@ -1,8 +1,6 @@
 """Recipes of tasks as text: LAMOL and its controls, in one order and three seeds."""
 
 from tools.recipes.recipe import Recipe
-from tools.recipes.search import RATE, Search, Setting
-from tools.recipes.streams import ROW_NUMBERS, search_with
 
 _ROWS = {"fine-tuning": "default", "LAMOL, shared": "shared", "LAMOL": "lamol", "LAMOL, real": "real"}
 _OTHERS = {
@@ -38,18 +36,6 @@ _ARGUMENTS = (
     "--data.tokenizer.path $MEMJAX_SMALL_GPT2/tokenizer/tokenizer.json"
 )
 _SEEDS = (0, 1, 2)
-
-
-_TEXT_SEARCH = Search(
-    settings={
-        "": (Setting(RATE, 1e-3),),
-        "replay": search_with(1e-3, "replay-batch-size", 2, **ROW_NUMBERS),
-        "MbPA++": search_with(1e-3, "adaptation-learning-rate", 0.05),
-        **dict.fromkeys(("LAMOL", "LAMOL, real"), search_with(1e-3, "lm-loss-weight", 0.25)),
-    },
-    trials=8,
-    arguments="--lifelong.task-order 4 3 2 1 0 --evaluation.split validation",
-)
 
 
 def _controls(rows: dict[str, str]) -> dict[str, tuple[str, ...]]:
@@ -105,7 +91,6 @@ RECIPES = {
         orders={"order 1": "--lifelong.task-order 0 1 2 3 4"},
         seeds=_SEEDS,
         arguments=f"{_ARGUMENTS.format(folder='$MEMJAX_TEXTS')} --lifelong.epochs 5",
-        search=_TEXT_SEARCH,
         controls={
             **_controls(_TEXTS),
             "LAMOL": ("fine-tuning", "LAMOL, real", "equal replay", "MbPA++", "replay", "multi-task"),
