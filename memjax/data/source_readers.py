@@ -53,8 +53,10 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     """
     documents, source = _read_split(data, split, wanted), data.source
     if isinstance(documents, Sized) and not len(documents):
-        given = f"{source.path or type(source).__name__}, whose {split} split has no example"
-        raise ValueError(f"data.source: given {given}, allowed: at least one; give more, or hold out a larger share")
+        raise ValueError(
+            f"data.source: given {source.path or type(source).__name__}, whose {split} split has no example, allowed: "
+            "at least one; give more, or hold out a larger share"
+        )
     return documents
 
 
