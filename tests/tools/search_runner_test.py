@@ -113,6 +113,31 @@ def test_all_rows_get_as_many_trials_until_no_best_lies_at_an_edge(book, tmp_pat
     assert runner.best_arguments("r", "two", book) == f"{RATE} 0.8"
 
 
+def test_a_trial_that_diverges_is_recorded_and_the_search_goes_on(book, tmp_path, monkeypatch):
+    book, started = book
+    train, line = runner.subprocess.run, {"kind": "train", "step": 3, "attempt": 1}
+
+    def train_or_fail(command, **options):
+        train(command, **options)
+        directory, rate = tmp_path / "runs" / started[-1]["--name"], float(started[-1][RATE])
+        if rate in failing:
+            (directory / "finished.json").unlink()
+            (directory / "metrics.jsonl").write_text(json.dumps(line | {"nats_per_token": failing[rate]}) + "\n")
+            raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(runner.subprocess, "run", train_or_fail)
+    failing = {0.2: None}
+    assert search_runner.search("r", tmp_path / "runs", book, only="one") == []
+    trials = searches.find_trials(book.runs(), "r", "one")
+    assert {settings[RATE]: loss for settings, loss, _ in trials}[0.2] == math.inf
+    assert searches.summarize_search(trials).best == {RATE: 0.1}
+    assert [(run.step, run.results, run.cpu_seconds) for _, loss, run in trials if loss == math.inf] == [(3, {}, 7.0)]
+    # Another failure stops the search.
+    failing = {0.05: 1.5, 0.1: 1.5}
+    with pytest.raises(subprocess.CalledProcessError):
+        search_runner.search("r", tmp_path / "runs", book, only="two")
+
+
 def test_a_search_that_was_interrupted_goes_on_and_other_rows_catch_up(book, tmp_path, monkeypatch):
     book, started = book
     search_runner.search("r", tmp_path / "runs", book, only="two")

@@ -19,7 +19,7 @@ from memjax.training.metrics import read_metrics
 from memjax.training.runs import config_to_dict, load_config
 from tools.recipes import RECIPES, Recipe
 from tools.recipes.search import RATE
-from tools.results.ledger import Book, Run, finished_run, without_paths
+from tools.results.ledger import Book, Run, finished_run, has_diverged, without_paths
 from tools.results.searches import (
     SECTION,
     find_trials,
@@ -136,7 +136,8 @@ def join_words(text: str) -> str:
 def record(
     name: str, label: str, seed: int, directory: Path, book: Book, command: list[str], *, is_trial: bool = False
 ) -> Run:
-    """Adds a finished run of a recipe to a book, and returns it. A trial is not evaluated any further.
+    """Adds a run of a recipe to a book after its end, and returns it. A trial is not evaluated any further. It may have
+    diverged.
 
     Args:
       name: Name of the recipe.
@@ -151,7 +152,8 @@ def record(
     if is_trial:
         recipe = dataclasses.replace(recipe, evaluations={}, own_evaluations={}, usage=False)
     row = label if is_trial else recipe.contenders()[label][0]
-    stream = stream_facts(str(directory), load_config(directory))
+    diverged = has_diverged(directory)
+    stream = {} if diverged else stream_facts(str(directory), load_config(directory))
     evaluations: dict[str, Any] = {"stream": stream} if stream else {}
     for title, further in (recipe.evaluations | recipe.own_evaluations.get(row, {})).items():
         evaluations[title] = json.loads(_run_memjax("eval", "--run", str(directory), "--json", *further.split()))
@@ -171,7 +173,7 @@ def record(
     )
     finished = dataclasses.replace(finished, cpu_seconds=cpu_seconds(directory))
     # The evaluations of a stream are its matrix.
-    book.add(finished, [] if stream else read_metrics(directory / "metrics.jsonl"))
+    book.add(finished, [] if stream or diverged else read_metrics(directory / "metrics.jsonl"))
     return finished
 
 

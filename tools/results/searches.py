@@ -185,6 +185,8 @@ def trial_loss(run: Run, row: str) -> float:
     has just been learned, averaged over tasks.
     """
     stream = run.evaluations.get("stream")
+    if not run.results:
+        return math.inf
     if stream is None:
         loss = run.results["evaluation"][SEARCHED]
     elif stream.get("measure") == SEARCHED:
