@@ -114,7 +114,7 @@ def _texts(
             "a task for training, 400 to test, 25 of the 33 classes (of Yahoo's ten only two are at hand). A "
             "perceptron 384-256-33, batches of 32, one pass, Adam; a replay or a projected update every "
             "400 texts, and 32 neighbours, 30 steps, of the head only. The reference of A-GEM has texts of all tasks "
-            f"so far. {chosen}SI was measured before its importances left out the weight of partial batches. "
+            f"so far. {chosen}"
             f"`tools.measurements.vectors five --train {size}` makes MEMJAX_TEXT_VECTORS_{size}."
         ),
         config="lifelong_text",
