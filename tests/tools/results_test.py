@@ -199,6 +199,9 @@ def test_a_recipe_trains_what_the_ledger_does_not_have(tmp_path, monkeypatch, co
     commands.clear()
     runner.run("r", runs, "", book)
     assert commands == []
+    monkeypatch.setitem(RECIPES, "r", dataclasses.replace(recipe, learning_rate=0.0))
+    runner.run("r", runs, "", book)  # without a rate of its own, a recipe has the one of the configuration
+    assert commands == []
 
 
 OWN_MODEL = [name for name, recipe in RECIPES.items() if "--from" not in recipe.arguments.split()]

@@ -200,10 +200,10 @@ def read_settings(label: str) -> dict[str, float]:
     """Returns the settings that the label of a trial names.
 
     Example:
-      >>> read_settings("0.003"), read_settings("--a 1 --b 0.5")
-      ({'--training.schedule.learning-rate': 0.003}, {'--a': 1.0, '--b': 0.5})
+      >>> read_settings("0.003"), read_settings("--a 1 --b 0.5"), read_settings("")
+      ({'--training.schedule.learning-rate': 0.003}, {'--a': 1.0, '--b': 0.5}, {})
     """
-    words = label.split() if " " in label else [RATE, label]
+    words = label.split() if " " in label or not label else [RATE, label]
     return {option: float(value) for option, value in zip(words[::2], words[1::2], strict=True)}
 
 
