@@ -410,11 +410,14 @@ def matrices(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def searches(runs: Sequence[Run]) -> str:
-    """Returns a table of the trials of searches, with one row for each trial and seed."""
+    """Returns a table of the trials of searches, with one row for each trial and seed. A trial that diverged has no
+    numbers.
+    """
     cells = []
     for run in runs:
-        measures = _measures(run, None)
-        shown = [_cell(100 * measures[name]) if name in measures else "" for name in (AVERAGE, LEARNED)]
+        measures = _measures(run, None) if run.results else {}
+        absent = "" if run.results else "diverged"
+        shown = [_cell(100 * measures[name]) if name in measures else absent for name in (AVERAGE, LEARNED)]
         seconds = "" if run.cpu_seconds is None else f"{run.cpu_seconds:.0f}"
         cells.append([run.key_of_today[1], run.seed, *shown, seconds, run.commit])
     return grid(["row, trial", "seed", AVERAGE, MEASURES[LEARNED], "CPU s", "commit"], cells)
