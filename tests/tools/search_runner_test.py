@@ -194,7 +194,7 @@ def test_a_recipe_that_begins_with_another_waits_for_its_search(follower, tmp_pa
 
 MISTAKES = {
     "recipe": (["search", "nothing"], "argument recipe: invalid choice: 'nothing'"),
-    "no search": (["search", "lifelong_mnist"], "search: given 'lifelong_mnist', allowed: a recipe with a search: "),
+    "no search": (["search", "lifelong_lamol"], "search: given 'lifelong_lamol', allowed: a recipe with a search: "),
     "row": (
         ["search", "r", "--only", "third"],
         "--only: given 'third', allowed: a part of the name of a row: one, two",

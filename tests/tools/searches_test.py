@@ -7,7 +7,7 @@ import pytest
 from memjax.report.verdicts import compare_pairs
 from tools.recipes import RECIPES, Recipe
 from tools.recipes.search import RATE, Search, Setting, search_rates
-from tools.results import searches
+from tools.results import searches, streams
 from tools.results.ledger import Book, Run
 from tools.results.searches import RowSearch
 
@@ -209,3 +209,10 @@ def test_findings_of_rows_that_were_searched_alike_stand_alone():
     alike = dict.fromkeys(("one", "two"), SEARCHED)
     assert searches.qualify_findings(recipe, alike) == "Two gains."
     assert searches.qualify_findings(recipe, {"one": SEARCHED}) == f"{searches.UNSEARCHED} Two gains."
+
+
+def test_a_trial_that_diverged_says_so_in_the_table_of_trials():
+    trials = [run for run in Book().runs() if run.recipe == "lifelong_mnist: search"]
+    lines = streams.searches(trials).splitlines()[2:]
+    assert [line.count("diverged") == 2 for line in lines] == [not run.results for run in trials]
+    assert any(not run.results for run in trials)
