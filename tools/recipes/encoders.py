@@ -147,10 +147,10 @@ RECIPES = {
             "SEQ}, against one pass {OML-ER 6 passes | OML-ER}, against MbPA++ {OML-ER 6 passes | MbPA++}. Its best "
             "inner rate is the smallest that was tried, a thousandth of that of one pass: its inner updates change "
             "little, so that this row learns new and stored texts together more than it learns to adapt. ANML-ER was "
-            "not run in six passes. A-GEM, with the gradient of 32 stored texts in every update, against plain training "
-            "{A-GEM at every update | SEQ}, against replay of 50 texts every 400 {A-GEM at every update | replay}; MbPA++ against A-GEM {MbPA++ | "
-            "A-GEM at every update}. The 32 texts are the most that its search allowed. In a run A-GEM reads about "
-            "20,000 stored texts, replay 300."
+            "not run in six passes. A-GEM, with the gradient of 32 stored texts in every update, against plain "
+            "training {A-GEM at every update | SEQ}, against replay of 50 texts every 400 {A-GEM at every update | "
+            "replay}; MbPA++ against A-GEM {MbPA++ | A-GEM at every update}. The 32 texts are the most that its "
+            "search allowed. In a run A-GEM reads about 20,000 stored texts, replay 300."
         ),
     ),
     "lifelong_last_two_sizes": Recipe(
