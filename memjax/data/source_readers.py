@@ -51,13 +51,13 @@ def open_source(data: configs.Data, split: str, *, wanted: str = "") -> Any:
     Raises:
       ValueError: A source without a reader, a split without examples, or an error of the reader.
     """
-    documents, source = _read_split(data, split, wanted), data.source
-    if isinstance(documents, Sized) and not len(documents):
+    content, source = _read_split(data, split, wanted), data.source
+    if isinstance(content, Sized) and not len(content):
         raise ValueError(
             f"data.source: given {source.path or type(source).__name__}, whose {split} split has no example, allowed: "
-            "at least one; give more, or hold out a larger share"
+            "at least one; give more, hold out a larger share, or select others"
         )
-    return documents
+    return content
 
 
 def _read_split(data: configs.Data, split: str, wanted: str) -> Any:

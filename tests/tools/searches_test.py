@@ -1,6 +1,7 @@
 """The search of a row is read off its trials, and rows that were not searched alike have no verdict."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -211,8 +212,13 @@ def test_findings_of_rows_that_were_searched_alike_stand_alone():
     assert searches.qualify_findings(recipe, {"one": SEARCHED}) == f"{searches.UNSEARCHED} Two gains."
 
 
-def test_a_trial_that_diverged_says_so_in_the_table_of_trials():
-    trials = [run for run in Book().runs() if run.recipe == "lifelong_mnist: search"]
-    lines = streams.searches(trials).splitlines()[2:]
-    assert [line.count("diverged") == 2 for line in lines] == [not run.results for run in trials]
-    assert any(not run.results for run in trials)
+@pytest.mark.parametrize("results", [{"skipped_at_end": {"stream": 3}}, {"diverged": {"nats_per_token": 1e9}}])
+def test_runs_and_trials_that_diverged_are_named(results):
+    recipe, runs = RECIPES["lifelong_mnist"], Book().runs()
+    of_row = [run for run in runs if run.recipe == "lifelong_mnist" and run.row.startswith("SEQ, order")]
+    trial = next(run for run in runs if run.recipe == "lifelong_mnist: search")
+    diverged = lambda run: dataclasses.replace(run, results=run.results | results)
+    assert searches.trial_loss(diverged(trial), "SEQ") == math.inf > searches.trial_loss(trial, "SEQ")
+    assert [streams.searches([run]).count("diverged") for run in (trial, diverged(trial))] == [0, 2]
+    assert streams.diverged_rows(of_row, recipe) == ""
+    assert streams.diverged_rows([*map(diverged, of_row[:2]), *of_row[2:]], recipe).endswith(": SEQ in 2 runs.")

@@ -27,7 +27,6 @@ from memjax.config import Config
 from memjax.durable_files import read_json
 from memjax.settings.compatibility import current_command
 from memjax.settings.overrides import UsageError, load_config
-from memjax.training.metrics import read_metrics
 from memjax.training.runs import config_to_dict
 from memjax.training.runs import load_config as load_run_config
 
@@ -246,12 +245,8 @@ def finished_run(
     variant: str,
     evaluations: Mapping[str, Any],
 ) -> Run:
-    """Reads a run from its directory after its end, as a run of the current commit on this machine. A run that diverged
-    has the number of its last update and no result.
-    """
-    line = last_train_line(directory)
-    diverged = {"step": line.get("step"), "attempts": line.get("attempt"), "results": {}}
-    finished = diverged if has_diverged(directory) else read_json(directory / "finished.json")
+    """Reads a finished run from its directory, as a run of the current commit on this machine."""
+    finished = read_json(directory / "finished.json")
     # A run of an earlier version has its fields under the names of today.
     run_config = _without_paths(config_to_dict(load_run_config(directory)))
     shipped = _without_paths(config_to_dict(load_config(config, variant)))
@@ -272,19 +267,6 @@ def finished_run(
         results=finished["results"],
         evaluations=dict(evaluations),
     )
-
-
-def has_diverged(directory: Path) -> bool:
-    """Returns whether the training of a run ended early and its last logged loss was not finite."""
-    is_finished = (directory / "finished.json").exists()
-    return not is_finished and last_train_line(directory).get("nats_per_token", 0) is None
-
-
-def last_train_line(directory: Path) -> dict[str, Any]:
-    """Returns the last line on updates in the metrics of a run. Empty where there is none."""
-    file = directory / "metrics.jsonl"
-    lines = [line for line in read_metrics(file) if line["kind"] == "train"] if file.exists() else []
-    return lines[-1] if lines else {}
 
 
 def difference(shipped: Any, changed: Any) -> dict[str, Any]:

@@ -358,6 +358,7 @@ def _render_stream(
     counted_tasks = streams.kept_tasks(runs, texts)
     parts = [
         streams.methods(runs, recipe, counted_tasks),
+        streams.diverged_rows(runs, recipe),
         streams.beside(runs, recipe),
         streams.differences(runs, recipe, searches, counted_tasks),
         findings,

@@ -19,7 +19,7 @@ from memjax.training.metrics import read_metrics
 from memjax.training.runs import config_to_dict, load_config
 from tools.recipes import RECIPES, Recipe
 from tools.recipes.search import RATE
-from tools.results.ledger import Book, Run, finished_run, has_diverged, without_paths
+from tools.results.ledger import Book, Run, finished_run, without_paths
 from tools.results.searches import (
     SECTION,
     find_trials,
@@ -136,8 +136,7 @@ def join_words(text: str) -> str:
 def record(
     name: str, label: str, seed: int, directory: Path, book: Book, command: list[str], *, is_trial: bool = False
 ) -> Run:
-    """Adds a run of a recipe to a book after its end, and returns it. A trial is not evaluated any further. It may have
-    diverged.
+    """Adds a finished run of a recipe to a book, and returns it. A trial is not evaluated any further.
 
     Args:
       name: Name of the recipe.
@@ -152,8 +151,7 @@ def record(
     if is_trial:
         recipe = dataclasses.replace(recipe, evaluations={}, own_evaluations={}, usage=False)
     row = label if is_trial else recipe.contenders()[label][0]
-    diverged = has_diverged(directory)
-    stream = {} if diverged else stream_facts(str(directory), load_config(directory))
+    stream = stream_facts(str(directory), load_config(directory))
     evaluations: dict[str, Any] = {"stream": stream} if stream else {}
     for title, further in (recipe.evaluations | recipe.own_evaluations.get(row, {})).items():
         evaluations[title] = json.loads(_run_memjax("eval", "--run", str(directory), "--json", *further.split()))
@@ -173,7 +171,7 @@ def record(
     )
     finished = dataclasses.replace(finished, cpu_seconds=cpu_seconds(directory))
     # The evaluations of a stream are its matrix.
-    book.add(finished, [] if stream or diverged else read_metrics(directory / "metrics.jsonl"))
+    book.add(finished, [] if stream else read_metrics(directory / "metrics.jsonl"))
     return finished
 
 
@@ -211,13 +209,15 @@ def arguments(
       workdir: Folder of run directories.
       chosen: Arguments with the settings of the run, such as those of the best trial.
       order: Name of one of the recipe's orders of tasks. '' for a recipe without orders.
-      is_trial: Whether the run is a trial of the search. Trials have the number of updates of the search.
+      is_trial: Whether the run is a trial of the search. Trials have the number of updates of the search, and one that
+        diverges skips its updates to the end, so that the search goes on.
     """
     recipe = RECIPES[name]
     variant, *row_words = recipe.variants[row].split()
     steps = recipe.search.steps if is_trial and recipe.search else recipe.steps
     words = ["--config", recipe.config, "--variant", variant]
     words += ["--training.steps", str(steps)] if steps else []
+    words += ["--training.max-skipped-steps", "0"] if is_trial else []
     words += [*chosen.split(), *recipe.orders.get(order, "").split()]
     words += ["--training.seed", str(seed), "--data.seed", str(seed), *recipe.arguments.split()]
     words += ["--data.source.path", f"${recipe.data_path}"] if recipe.data_path else []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from memjax.settings.overrides import UsageError
 from tools.recipes import RECIPES
 from tools.recipes.search import Search, propose_trial
-from tools.results.ledger import Book, Run, has_diverged
+from tools.results.ledger import Book, Run
 from tools.results.runner import arguments, best_arguments, join_words, label, record, train_command
 from tools.results.searches import LEAST_TRIALS, SECTION, find_trials, read_settings, show_settings, summarize_search
 
@@ -81,7 +80,7 @@ class _SearchRunner:
         return find_trials(self.book.runs(), self.name, row)
 
     def train_next(self, row: str) -> Run:
-        """Trains and records the next trial of a row. One that diverged is recorded without a result."""
+        """Trains and records the next trial of a row."""
         losses = [(settings, loss) for settings, loss, _ in self.find(row)]
         settings = self.plan.settings_of(row)
         if self.plan.start_from:
@@ -93,12 +92,8 @@ class _SearchRunner:
         variant = label(RECIPES[self.name].variants[row])
         directory = f"{self.name}-{SECTION}-{variant}-{join_words(chosen.strip('-'))}-seed{self.plan.seed}"
         command = ["memjax", "train", *words, "--name", directory, "--workdir", str(self.workdir)]
+        train_command(self.name, row, self.workdir, command)
         run_directory, seed = self.workdir / directory, self.plan.seed
-        try:
-            train_command(self.name, row, self.workdir, command)
-        except subprocess.CalledProcessError:
-            if not has_diverged(run_directory):
-                raise
         return record(self.name, f"{row}, {chosen}", seed, run_directory, self.book, command, is_trial=True)
 
     def estimate(self, rows: Sequence[str], wanted: int, most: int) -> str:

@@ -177,6 +177,13 @@ def summarize_search(
     return RowSearch(len(trials), tried, best, edges, is_used)
 
 
+def has_diverged(run: Run) -> bool:
+    """Returns whether updates of a run were skipped to its end since they were not finite, or its last loss is above
+    the limit beyond which a model counts as diverged.
+    """
+    return any(run.results.get(name) for name in ("skipped_at_end", "diverged"))
+
+
 def trial_loss(run: Run, row: str) -> float:
     """Returns the loss of a trial, which a search minimizes. It is infinite for a run that diverged.
 
@@ -185,7 +192,7 @@ def trial_loss(run: Run, row: str) -> float:
     has just been learned, averaged over tasks.
     """
     stream = run.evaluations.get("stream")
-    if not run.results:
+    if has_diverged(run):
         return math.inf
     if stream is None:
         loss = run.results["evaluation"][SEARCHED]
@@ -203,7 +210,7 @@ def read_settings(label: str) -> dict[str, float]:
       >>> read_settings("0.003"), read_settings("--a 1 --b 0.5"), read_settings("")
       ({'--training.schedule.learning-rate': 0.003}, {'--a': 1.0, '--b': 0.5}, {})
     """
-    words = label.split() if " " in label or not label else [RATE, label]
+    words = [RATE, label] if label and " " not in label else label.split()
     return {option: float(value) for option, value in zip(words[::2], words[1::2], strict=True)}
 
 

@@ -17,7 +17,7 @@ from memjax.report.verdicts import Comparison, compare_pairs, describe_test
 from tools.recipes import Recipe
 from tools.results.comparisons import LEAST, Claim, grid_of_comparisons
 from tools.results.ledger import Measurement, Run
-from tools.results.searches import ALONE, RowSearch, describe_searches, settle_verdicts
+from tools.results.searches import ALONE, RowSearch, describe_searches, has_diverged, settle_verdicts
 from tools.results.speed_tables import grid
 
 MARGIN = 0.05
@@ -258,6 +258,16 @@ def _share(runs: Sequence[Run], recipe: Recipe, share: str) -> str:
     return f"{about}\n\n{grid(['row', *names], cells)}"
 
 
+def diverged_rows(runs: Sequence[Run], recipe: Recipe) -> str:
+    """Returns a sentence with the rows of which runs have diverged, and their number of such runs. '' for none."""
+    counts = {
+        row: sum(has_diverged(run) for run in runs if run.row.rpartition(", ")[0] == row) for row in recipe.variants
+    }
+    rows = ", ".join(f"{row} in {count} runs" for row, count in counts.items() if count)
+    about = "Diverged, with updates that were not finite and skipped to the end, or with a last loss beyond all bounds"
+    return f"{about}: {rows}." if rows else ""
+
+
 def written_texts(runs: Sequence[Run], recipe: Recipe) -> str:
     """Returns a table of measures of the texts that methods have generated, with a row for each method and task.
 
@@ -410,14 +420,13 @@ def matrices(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 def searches(runs: Sequence[Run]) -> str:
-    """Returns a table of the trials of searches, with one row for each trial and seed. A trial that diverged has no
-    numbers.
-    """
+    """Returns a table of the trials of searches, with one row for each trial and seed. Those that diverged say so."""
     cells = []
     for run in runs:
-        measures = _measures(run, None) if run.results else {}
-        absent = "" if run.results else "diverged"
-        shown = [_cell(100 * measures[name]) if name in measures else absent for name in (AVERAGE, LEARNED)]
+        measures = _measures(run, None)
+        shown = [_cell(100 * measures[name]) if name in measures else "" for name in (AVERAGE, LEARNED)]
+        if has_diverged(run):
+            shown = ["diverged", "diverged"]
         seconds = "" if run.cpu_seconds is None else f"{run.cpu_seconds:.0f}"
         cells.append([run.key_of_today[1], run.seed, *shown, seconds, run.commit])
     return grid(["row, trial", "seed", AVERAGE, MEASURES[LEARNED], "CPU s", "commit"], cells)
