@@ -66,7 +66,7 @@ CONTAINED = ("scan",)
 
 
 def programs_of(case: Case) -> list:
-    """(case, law, dtype, as users), each of the fast ones a second time as users compile it."""
+    """(case, law, dtype, as users), each of the fast ones a second time as users compile it, among the slow tests."""
     # One worker compiles a case for all its laws: `tests/scheduling.py` finds it in the id.
     fast, others = [], []
     for law, dtype in laws_of(case):
@@ -75,10 +75,11 @@ def programs_of(case: Case) -> list:
             is_fast = law in IN_EVERY_CASE
         else:
             is_fast = law in OF_KIN if case.name in KIN else law not in CONTAINED
+        mark = pytest.mark.laws
         if dtype == "float32" and is_fast:
             fast.append(pytest.param(case, law, dtype, False, id=name))
-            name += "_as_users"
-        others.append(pytest.param(case, law, dtype, True, id=name, marks=pytest.mark.laws))
+            name, mark = f"{name}_as_users", pytest.mark.slow
+        others.append(pytest.param(case, law, dtype, True, id=name, marks=mark))
     return fast + others
 
 
