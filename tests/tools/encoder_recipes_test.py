@@ -17,7 +17,7 @@ def test_rows_and_controls_are_known(name):
     recipe = RECIPES[name]
     assert {words.split()[0] for words in recipe.variants.values()} <= {*VARIANTS}
     assert {*recipe.controls} | {row for rows in recipe.controls.values() for row in rows} <= {*recipe.variants}
-    assert len({*recipe.orders.values()}) == 6 and recipe.seeds == (0,)
+    assert len({*recipe.orders.values()}) == (4 if name == "lifelong_encoder" else 6) and recipe.seeds == (0,)
 
 
 @pytest.mark.parametrize("row", [row for row in RECIPES["lifelong_last_two"].variants if "passes" in row])
@@ -70,4 +70,4 @@ def test_sizes_of_the_curve_differ_in_texts_and_in_the_room_for_them():
         source = config.lifelong.tasks[0].source
         assert max(texts) <= source.num_train and source.num_validation == 100
     for method, rows in recipe.rows_by_size.items():
-        assert [*rows] == ["125", "250", "500", "1,000", "2,000"] and rows["500"] == f"lifelong_last_two/{method}"
+        assert [*rows] == ["125", "500", "2,000"] and rows["500"] == f"lifelong_last_two/{method}"

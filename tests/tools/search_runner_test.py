@@ -158,34 +158,15 @@ def test_an_estimate_trains_one_trial_alone(book, tmp_path, capsys):
     assert len(started) == 1
 
 
-@pytest.fixture
-def follower(book, monkeypatch):
-    """A recipe whose rows begin with the best trials of another one, and a recipe that takes its settings."""
-    search = dataclasses.replace(search_rates(5.0, 2, 2), start_from="r")
-    monkeypatch.setitem(RECIPES, "s", dataclasses.replace(RECIPES["r"], search=search))
-    taken = dataclasses.replace(RECIPES["r"], search=None, settings_from={"one": "r/two"}, learning_rate=0.5)
-    monkeypatch.setitem(RECIPES, "t", taken)
-    return book
-
-
-def test_the_first_trial_has_the_best_settings_of_another_recipe_and_no_grid_is_widened(follower, tmp_path):
-    book, _ = follower
-    search_runner.search("r", tmp_path / "runs", book)
-    assert search_runner.search("s", tmp_path / "runs", book) == ["one", "two"]
-    rates = [settings[RATE] for settings, *_ in searches.find_trials(book.runs(), "s", "two")]
-    assert rates == pytest.approx([0.8, 0.4])
-    assert runner.best_arguments("t", "one", book) == f"{RATE} 0.8" != runner.best_arguments("t", "two", book)
-
-
-def test_a_recipe_that_begins_with_another_waits_for_its_search(follower, tmp_path):
-    book, started = follower
-    for ask in (
-        lambda: search_runner.search("s", tmp_path / "runs", book),
-        lambda: runner.best_arguments("t", "one", book),
-    ):
-        with pytest.raises(UsageError, match="^r: given 0 trials of the row .*, allowed: at least 3"):
-            ask()
+def test_a_recipe_without_a_search_has_the_best_settings_of_another_one_or_waits_for_them(book, tmp_path, monkeypatch):
+    book, started = book
+    follower = dataclasses.replace(RECIPES["r"], search=None, settings_from={"one": "r/two"}, learning_rate=0.5)
+    monkeypatch.setitem(RECIPES, "s", follower)
+    with pytest.raises(UsageError, match="^r: given 0 trials of the row .*, allowed: at least 3"):
+        runner.best_arguments("s", "one", book)
     assert not started
+    search_runner.search("r", tmp_path / "runs", book)
+    assert runner.best_arguments("s", "one", book) == f"{RATE} 0.8" != runner.best_arguments("s", "two", book)
 
 
 MISTAKES = {

@@ -55,8 +55,6 @@ class Search:
       seed: Seed of parameters and data of all trials, which no recorded run has.
       earlier: Texts that trials of other seeds read, in words. They are of an earlier search, whose settings runs have
         until today's search is done. '' where there was none.
-      start_from: Name of a recipe with a search, whose best settings are the first trial of the row of the same name.
-        No grid is widened then. '' = the first trial has the values at which the settings start.
     """
 
     settings: Mapping[str, tuple[Setting, ...]]
@@ -65,7 +63,6 @@ class Search:
     steps: int = 0
     seed: int = 100
     earlier: str = ""
-    start_from: str = ""
 
     def settings_of(self, row: str) -> tuple[Setting, ...]:
         """Returns the settings that are searched for a row."""
@@ -74,7 +71,7 @@ class Search:
     @property
     def most_trials(self) -> int:
         """The number of trials of a row at which its grid is widened no further."""
-        return self.trials if self.start_from else 2 * self.trials
+        return 2 * self.trials
 
 
 def search_rates(start: float, trials: int, steps: int) -> Search:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from memjax.settings.overrides import UsageError
 from tools.recipes import RECIPES
 from tools.recipes.search import Search, propose_trial
 from tools.results.ledger import Book, Run
-from tools.results.runner import arguments, best_arguments, join_words, label, record, train_command
-from tools.results.searches import LEAST_TRIALS, SECTION, find_trials, read_settings, show_settings, summarize_search
+from tools.results.runner import arguments, join_words, label, record, train_command
+from tools.results.searches import LEAST_TRIALS, SECTION, find_trials, show_settings, summarize_search
 
 
 def search(
@@ -82,11 +81,7 @@ class _SearchRunner:
     def train_next(self, row: str) -> Run:
         """Trains and records the next trial of a row."""
         losses = [(settings, loss) for settings, loss, _ in self.find(row)]
-        settings = self.plan.settings_of(row)
-        if self.plan.start_from:
-            best = read_settings(best_arguments(self.plan.start_from, row, self.book))
-            settings = tuple(dataclasses.replace(setting, start=best[setting.option]) for setting in settings)
-        chosen = show_settings(propose_trial(losses, settings))
+        chosen = show_settings(propose_trial(losses, self.plan.settings_of(row)))
         further = f"{chosen} {self.plan.arguments}".strip()
         words = arguments(self.name, row, self.plan.seed, self.workdir, further, is_trial=True)
         variant = label(RECIPES[self.name].variants[row])
