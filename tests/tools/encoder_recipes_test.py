@@ -45,7 +45,7 @@ def test_no_argument_of_a_row_hides_what_is_searched(name):
 @pytest.mark.parametrize("name", SEARCHED)
 def test_proposals_stay_within_their_limits(name, change):
     search = RECIPES[name].search
-    for row in RECIPES[name].variants:
+    for row in (row for row in RECIPES[name].variants if search.settings_of(row)):
         losses = []
         for number in range(search.most_trials):
             losses.append((propose_trial(losses, search.settings_of(row)), change * number))

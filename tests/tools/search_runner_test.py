@@ -158,6 +158,18 @@ def test_an_estimate_trains_one_trial_alone(book, tmp_path, capsys):
     assert len(started) == 1
 
 
+def test_a_row_that_its_search_leaves_out_has_no_trial_and_its_own_settings(book, tmp_path, monkeypatch):
+    book, started = book
+    search = search_rates(0.1, 3, 2)
+    search = dataclasses.replace(search, settings={**search.settings, "two": ()})
+    monkeypatch.setitem(RECIPES, "r", dataclasses.replace(RECIPES["r"], search=search))
+    search_runner.search("r", tmp_path / "runs", book)
+    assert {given["--variant"] for given in started} == {"default"}
+    assert runner.best_arguments("r", "two", book) == "" != runner.best_arguments("r", "one", book)
+    with pytest.raises(UsageError, match="^--only: given 'two', allowed: a part of the name of a row: one$"):
+        search_runner.search("r", tmp_path / "runs", book, only="two")
+
+
 def test_a_recipe_without_a_search_has_the_best_settings_of_another_one_or_waits_for_them(book, tmp_path, monkeypatch):
     book, started = book
     follower = dataclasses.replace(RECIPES["r"], search=None, settings_from={"one": "r/two"}, learning_rate=0.5)

@@ -48,7 +48,7 @@ class Search:
 
     Attributes:
       settings: Row -> settings that are searched: the learning rate first, then the one or two that the paper names.
-        The row '' stands for all other rows.
+        The row '' stands for all other rows. () for a row that is not searched, whose variant has its settings.
       trials: Number of trials of every row. All rows get one more as long as a best value lies at an edge.
       arguments: Further arguments of all trials: another order of tasks, the validation split.
       steps: Updates of a trial. 0 for those of the configuration.

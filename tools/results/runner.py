@@ -179,7 +179,8 @@ def best_arguments(name: str, row: str, book: Book) -> str:
     """Returns the arguments of `memjax train` with the best settings of a row.
 
     They are those of the best trial of the row, or of the row of another recipe that `settings_from` names. For a
-    recipe without a search they are its learning rate, or '' where it has none.
+    recipe without a search they are its learning rate, or '' where it has none; '' too for a row that its search leaves
+    out.
 
     Raises:
       UsageError: The row has fewer trials than its recipe wants.
@@ -190,6 +191,8 @@ def best_arguments(name: str, row: str, book: Book) -> str:
         return best_arguments(source, source_row, book)
     if recipe.search is None:
         return f"{RATE} {recipe.learning_rate:g}" if recipe.learning_rate else ""
+    if not recipe.search.settings_of(row):
+        return ""
     trials = find_trials(book.runs(), name, row)
     if len(trials) < recipe.search.trials:
         wanted = f"{recipe.search.trials}; run `python -m tools.results search {name}` first"

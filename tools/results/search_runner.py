@@ -33,15 +33,16 @@ def search(
       Rows for which a best value still is the smallest or largest that was tried. Empty for an estimate.
 
     Raises:
-      UsageError: The recipe has no search, no row has that name, or the number of trials is too small.
+      UsageError: The recipe has no search, no row that is searched has that name, or the number of trials is too small.
     """
     plan = RECIPES[name].search
     if plan is None:
         searched = ", ".join(recipe for recipe in RECIPES if RECIPES[recipe].search)
         raise UsageError(f"search: given {name!r}, allowed: a recipe with a search: {searched}")
-    rows = [row for row in RECIPES[name].variants if only in row]
+    searched_rows = [row for row in RECIPES[name].variants if plan.settings_of(row)]
+    rows = [row for row in searched_rows if only in row]
     if not rows:
-        allowed = ", ".join(RECIPES[name].variants)
+        allowed = ", ".join(searched_rows)
         raise UsageError(f"--only: given {only!r}, allowed: a part of the name of a row: {allowed}")
     if trials and trials < LEAST_TRIALS:
         raise UsageError(f"--trials: given {trials}, allowed: at least {LEAST_TRIALS}")
