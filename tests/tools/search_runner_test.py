@@ -47,6 +47,12 @@ def test_two_settings_are_searched_together_and_followers_have_their_value():
     assert all(trial["--inner"] == trial["--outer"] for trial, _ in losses)
 
 
+def test_a_value_that_rounding_alone_moves_is_not_tried_again():
+    # 0.025 times the square root of 2 is 0.0354 where it is rounded once, and may be 0.0353 after several steps.
+    tried = ((0.1, 2.0), (0.05, 1.0), (0.025, 0.5), (0.0125, 3.0), (0.0177, 4.0), (0.0353, 4.0))
+    assert propose_trial([({"--rate": rate}, loss) for rate, loss in tried], RATES) == {"--rate": 0.021}
+
+
 def test_limits_and_whole_numbers_are_kept():
     settings = (Setting("--rows", 100, least=50, most=150, is_whole=True),)
     losses = descend(lambda trial: -trial["--rows"], settings, 6)
