@@ -183,20 +183,19 @@ RECIPES = {
         findings=(
             "Points against plain training at 125 texts: MbPA++ {MbPA++, 125 texts | SEQ, 125 texts}, OML-ER {OML-ER, "
             "125 texts | SEQ, 125 texts}; at 2,000: MbPA++ {MbPA++, 2,000 texts | SEQ, 2,000 texts}, OML-ER {OML-ER, "
-            "2,000 texts | SEQ, 2,000 texts}. OML-ER against MbPA++: {OML-ER, 125 texts | MbPA++, 125 texts}, {OML-ER, "
-            "2,000 texts | MbPA++, 2,000 texts}; 500 texts are in the table above. In one pass over up to 2,000 texts "
-            "OML-ER, which is above MbPA++ in the published numbers, stays below it: with four times the texts it "
-            "makes 420 outer updates, where MbPA++ makes 2,525 updates. At 500 texts it reaches MbPA++ in six passes, "
-            "with 630 outer updates (above)."
+            "2,000 texts | SEQ, 2,000 texts}. OML-ER against MbPA++: {OML-ER, 125 texts | MbPA++, 125 texts} and {OML- "
+            "ER, 2,000 texts | MbPA++, 2,000 texts}; those of 500 texts stand in the first table of this page. The "
+            "published numbers have OML-ER above MbPA++. One pass over 2,000 texts a task is 420 outer updates of OML- "
+            "ER and 2,525 updates of MbPA++. Six passes over 500 texts are 630 outer updates (first table)."
         ),
     ),
     "lifelong_encoder": Recipe(
         description=(
             "As `lifelong_last_two`, with all six layers of MiniLM and its embeddings trained, over the four published "
             "orders: does training all of the encoder change what the methods are worth? The learning rate is searched "
-            "again, on the same order and texts as there; the adaptation rate of MbPA++ and the inner rate of OML-ER "
-            "are the best ones of `lifelong_last_two`. The other methods were not run so: a search and four orders of "
-            "nine rows would take about 18 hours on a core."
+            "again, on the same order and texts as there; MbPA++'s adaptation rate and OML-ER's inner rate are those "
+            "that the search of `lifelong_last_two` has found. The other methods were not run so: a search and four "
+            "orders of nine rows would take about 18 hours on a core."
         ),
         config="lifelong_text",
         variants={
