@@ -28,7 +28,7 @@ _METHODS = {
     "OML-ER": f"oml {_KEPT}",
     f"OML-ER {PASSES} passes": f"oml {_KEPT} {_PASSES}",
     "ANML-ER": f"anml {_KEPT}",
-    f"ANML-ER {PASSES} passes": (f"anml {_KEPT} {_PASSES} {RATE} 0.0001 --lifelong.method.inner-learning-rate 0.03"),
+    f"ANML-ER {PASSES} passes": f"anml {_KEPT} {_PASSES} {RATE} 0.0001 --lifelong.method.inner-learning-rate 0.03",
     "Meta-MbPA": (
         "meta_mbpa --lifelong.method.num-neighbors 16 --lifelong.method.adapted-parameters head/ pooler/ stack/"
     ),
@@ -45,7 +45,7 @@ _SEARCH = Search(
         "OML-ER": search_with(3e-4, start=0.1, **_INNER),
         f"OML-ER {PASSES} passes": search_with(1e-4, start=0.1, **_INNER),
         "ANML-ER": search_with(3e-4, start=0.03, **_INNER),
-        # Not searched: eight trials would take two hours.
+        # Not searched: a trial takes about eight CPU minutes.
         f"ANML-ER {PASSES} passes": (),
         "Meta-MbPA": search_with(1e-4, start=1e-3, **_INNER, also=(ADAPTED,)),
     },
@@ -125,8 +125,8 @@ RECIPES = {
             "batch in training to its 16 neighbours. Sparse replay every 400 texts; A-GEM projects every update. "
             "Meta-MbPA keeps a hundredth of the texts, the others all. An episode of OML-ER and ANML-ER spends six "
             f"batches on one outer update; the rows of {PASSES} passes have as many outer updates as the others, and "
-            f"keep as many texts. ANML-ER in {PASSES} passes has the rates at which its search would begin: eight "
-            "trials would take two hours. The settings of the others are searched on validation texts (100 a task) of "
+            f"keep as many texts. ANML-ER in {PASSES} passes has the rates at which its search would begin, "
+            "and no trials. The settings of the others are searched on validation texts (100 a task) of "
             "an order that is not reported. `tools.measurements.vectors five --train 2500 --test 200 --files` makes "
             "MEMJAX_TEXTS, `memjax import` MEMJAX_MINILM; MEMJAX_STATES is a folder for what the lower layers give, "
             "computed once for all runs. The earlier search took 0.6 CPU hours, which are not among those below. "
@@ -196,8 +196,8 @@ RECIPES = {
             "As `lifelong_last_two`, with all six layers of MiniLM and its embeddings trained, over the four "
             "published orders: does training all of the encoder change what the methods are worth? The learning rate "
             "is searched again, on the same order and texts as there; MbPA++'s adaptation rate and OML-ER's inner "
-            "rate are those that the search of `lifelong_last_two` has found. The other methods were not run so: a "
-            "search and four orders of nine rows would take about 18 hours on a core."
+            "rate are those that the search of `lifelong_last_two` has found. The other methods were not run so. A "
+            "trial of these three takes 3 to 12 CPU minutes."
         ),
         config="lifelong_text",
         variants={
