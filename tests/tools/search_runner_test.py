@@ -170,7 +170,7 @@ def test_a_row_that_its_search_leaves_out_has_no_trial_and_its_own_settings(book
     search = dataclasses.replace(search, settings={**search.settings, "two": ()})
     monkeypatch.setitem(RECIPES, "r", dataclasses.replace(RECIPES["r"], search=search))
     search_runner.search("r", tmp_path / "runs", book)
-    assert {given["--variant"] for given in started} == {"default"}
+    assert {options["--variant"] for options in started} == {"default"}
     assert runner.best_arguments("r", "two", book) == "" != runner.best_arguments("r", "one", book)
     with pytest.raises(UsageError, match="^--only: given 'two', allowed: a part of the name of a row: one$"):
         search_runner.search("r", tmp_path / "runs", book, only="two")
