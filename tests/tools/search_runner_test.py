@@ -1,5 +1,6 @@
 """Searches of settings: the next trial, equal numbers of trials, hours that are printed before, and the command."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -12,7 +13,7 @@ from memjax.cli import main as memjax_main
 from memjax.settings.overrides import UsageError
 from tools.recipes import RECIPES, Recipe
 from tools.recipes.search import RATE, Search, Setting, find_edges, propose_trial, search_rates
-from tools.results import __main__, ledger, pages, runner, search_runner, searches
+from tools.results import __main__, ledger, pages, runner, search_runner, searches, streams
 from tools.results.ledger import Book
 
 
@@ -138,6 +139,33 @@ def test_a_trial_goes_on_where_it_diverges_and_is_never_the_best(book, tmp_path,
     assert {settings[RATE]: loss for settings, loss, _ in trials}[0.1] == math.inf
     assert searches.summarize_search(trials).best[RATE] != 0.1
     assert "--training.max-skipped-steps" not in runner.arguments("r", "one", 0, tmp_path, "")
+
+
+@pytest.mark.parametrize(("nats", "is_recorded"), [(None, True), (2.0, False)])
+def test_a_trial_without_a_loss_at_its_end_is_recorded_and_another_failure_is_not(
+    book, tmp_path, monkeypatch, nats, is_recorded
+):
+    book, started = book
+    train = runner.subprocess.run
+
+    def fail(command, **options):
+        train(command, **options)
+        if len(started) == 2:
+            directory = tmp_path / "runs" / started[-1]["--name"]
+            (directory / "finished.json").unlink()
+            line = {"step": 2, "attempt": 1, "kind": "evaluation", "nats": nats}
+            (directory / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
+            raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(runner.subprocess, "run", fail)
+    with contextlib.nullcontext() if is_recorded else pytest.raises(subprocess.CalledProcessError):
+        search_runner.search("r", tmp_path / "runs", book, only="one")
+    trials = searches.find_trials(book.runs(), "r", "one")
+    assert len(trials) == (3 if is_recorded else 1)
+    if is_recorded:
+        _, loss, run = trials[1]
+        assert loss == math.inf and run.step == 2 and run.cpu_seconds is not None
+        assert streams.searches([run]).count("diverged") == 2
 
 
 def test_a_search_that_was_interrupted_goes_on_and_other_rows_catch_up(book, tmp_path, monkeypatch):

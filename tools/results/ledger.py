@@ -27,6 +27,7 @@ from memjax.config import Config
 from memjax.durable_files import read_json
 from memjax.settings.compatibility import current_command
 from memjax.settings.overrides import UsageError, load_config
+from memjax.training.metrics import read_metrics
 from memjax.training.runs import config_to_dict
 from memjax.training.runs import load_config as load_run_config
 
@@ -245,8 +246,8 @@ def finished_run(
     variant: str,
     evaluations: Mapping[str, Any],
 ) -> Run:
-    """Reads a finished run from its directory, as a run of the current commit on this machine."""
-    finished = read_json(directory / "finished.json")
+    """Reads a run that has ended from its directory, as a run of the current commit on this machine."""
+    finished = _read_ending(directory)
     # A run of an earlier version has its fields under the names of today.
     run_config = _without_paths(config_to_dict(load_run_config(directory)))
     shipped = _without_paths(config_to_dict(load_config(config, variant)))
@@ -267,6 +268,26 @@ def finished_run(
         results=finished["results"],
         evaluations=dict(evaluations),
     )
+
+
+def ends_without_loss(directory: Path) -> bool:
+    """Returns whether the last evaluation of a run that is not finished has a loss that is not finite. Such a run fails
+    at its end, however often it is begun again.
+    """
+    lines = read_metrics(directory / "metrics.jsonl")
+    # The file has null for a number that is not finite.
+    is_lost = bool(lines) and lines[-1]["kind"] == "evaluation" and lines[-1]["nats"] is None
+    return is_lost and not (directory / "finished.json").exists()
+
+
+def _read_ending(directory: Path) -> dict[str, Any]:
+    """Returns number of updates, number of attempts and results of a run that is finished or ends without loss. The
+    latter counts as diverged.
+    """
+    if not ends_without_loss(directory):
+        return read_json(directory / "finished.json")
+    line = read_metrics(directory / "metrics.jsonl")[-1]
+    return {"step": line["step"], "attempts": line["attempt"], "results": {"diverged": {"nats_per_token": None}}}
 
 
 def difference(shipped: Any, changed: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from memjax.training.metrics import read_metrics
 from memjax.training.runs import config_to_dict, load_config
 from tools.recipes import RECIPES, Recipe
 from tools.recipes.search import RATE
-from tools.results.ledger import Book, Run, finished_run, without_paths
+from tools.results.ledger import Book, Run, ends_without_loss, finished_run, without_paths
 from tools.results.searches import (
     SECTION,
     find_trials,
@@ -136,7 +136,7 @@ def join_words(text: str) -> str:
 def record(
     name: str, label: str, seed: int, directory: Path, book: Book, command: list[str], *, is_trial: bool = False
 ) -> Run:
-    """Adds a finished run of a recipe to a book, and returns it. A trial is not evaluated any further.
+    """Adds a run of a recipe that has ended to a book, and returns it. A trial is not evaluated any further.
 
     Args:
       name: Name of the recipe.
@@ -151,7 +151,7 @@ def record(
     if is_trial:
         recipe = dataclasses.replace(recipe, evaluations={}, own_evaluations={}, usage=False)
     row = label if is_trial else recipe.contenders()[label][0]
-    stream = stream_facts(str(directory), load_config(directory))
+    stream = {} if ends_without_loss(directory) else stream_facts(str(directory), load_config(directory))
     evaluations: dict[str, Any] = {"stream": stream} if stream else {}
     for title, further in (recipe.evaluations | recipe.own_evaluations.get(row, {})).items():
         evaluations[title] = json.loads(_run_memjax("eval", "--run", str(directory), "--json", *further.split()))

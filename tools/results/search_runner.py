@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from memjax.settings.overrides import UsageError
 from tools.recipes import RECIPES
 from tools.recipes.search import Search, propose_trial
-from tools.results.ledger import Book, Run
+from tools.results.ledger import Book, Run, ends_without_loss
 from tools.results.runner import arguments, join_words, label, record, train_command
 from tools.results.searches import LEAST_TRIALS, SECTION, find_trials, show_settings, summarize_search
 
@@ -80,7 +81,7 @@ class _SearchRunner:
         return find_trials(self.book.runs(), self.name, row)
 
     def train_next(self, row: str) -> Run:
-        """Trains and records the next trial of a row."""
+        """Trains and records the next trial of a row. One whose loss is not finite at its end is recorded too."""
         losses = [(settings, loss) for settings, loss, _ in self.find(row)]
         chosen = show_settings(propose_trial(losses, self.plan.settings_of(row)))
         further = f"{chosen} {self.plan.arguments}".strip()
@@ -88,8 +89,12 @@ class _SearchRunner:
         variant = label(RECIPES[self.name].variants[row])
         directory = f"{self.name}-{SECTION}-{variant}-{join_words(chosen.strip('-'))}-seed{self.plan.seed}"
         command = ["memjax", "train", *words, "--name", directory, "--workdir", str(self.workdir)]
-        train_command(self.name, row, self.workdir, command)
         run_directory, seed = self.workdir / directory, self.plan.seed
+        try:
+            train_command(self.name, row, self.workdir, command)
+        except subprocess.CalledProcessError:
+            if not ends_without_loss(run_directory):
+                raise
         return record(self.name, f"{row}, {chosen}", seed, run_directory, self.book, command, is_trial=True)
 
     def estimate(self, rows: Sequence[str], wanted: int, most: int) -> str:

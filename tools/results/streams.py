@@ -565,7 +565,7 @@ def _measures(run: Run, tasks: Sequence[str] | None) -> Mapping[str, Any]:
       run: The run.
       tasks: Names of the tasks that count. None for all tasks.
     """
-    stream: Mapping[str, Any] = run.evaluations["stream"]
+    stream: Mapping[str, Any] = run.evaluations.get("stream", {})
     facts: dict[str, Any] = {**stream} | {
         name: value / _whole(run) for name, value in stream.items() if isinstance(value, float)
     }
