@@ -82,6 +82,20 @@ def test_the_fingerprint_follows_contents_and_names(tmp_path):
     assert len({before, changed, timed_code.fingerprint(tmp_path, files)}) == 3
 
 
+def test_the_fingerprint_follows_code_and_not_comments(tmp_path):
+    file = tmp_path / "a.py"
+
+    def of(text):
+        file.write_text(text)
+        return timed_code.fingerprint(tmp_path, ["a.py"])
+
+    plain = of('def f(x):\n    y = "# é" + x\n    return y\n')
+    described = 'def f(x):\n    """Returns é and\n\n    more."""\n    # Why.\n    y = "# é" + x  # What.\n\n    return y\n'
+    assert of(f'"""A module."""\n\n{described}') == plain
+    changed = ('def f(x):\n    y = "# e" + x\n    return y\n', 'def f(x):\n    y = "# é" + x\n    return x\n')
+    assert len({plain, *map(of, changed)}) == 3
+
+
 def test_every_timed_file_is_there():
     files = timed_code.timed_files()
     assert all(file.exists() for file in files)

@@ -206,7 +206,7 @@ RECIPES = {
         steps=0,
         page="lifelong_encoder",
         search=dataclasses.replace(
-            _SEARCH, settings={"": (Setting(RATE, 6e-5),), "OML-ER": (Setting(RATE, 1.2e-4),)}, trials=5
+            _SEARCH, settings={"": (Setting(RATE, 6e-5),), "OML-ER": (Setting(RATE, 1.2e-4),)}
         ),
         orders=ORDERS,
         arguments=_arguments(500),
