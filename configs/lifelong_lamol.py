@@ -121,7 +121,7 @@ VARIANTS = {
     "replay": "experience replay: two stored examples beside eight new ones",
     "lamol": "LAMOL with a token for each task, and 0.2 of the examples of a task generated of earlier ones",
     "shared": "LAMOL with one token for all tasks",
-    "real": "LAMOL with real examples instead of generated ones, its upper bound",
+    "real": "LAMOL with real examples instead of generated ones",
     "equal_replay": "replay of as many real examples as LAMOL generates, without the loss of texts",
     "no_replay": "LAMOL that generates nothing: only the loss of whole texts is left",
     "four": "LAMOL on WikiSQL, SST, QA-SRL, WOZ",

@@ -16,9 +16,8 @@ texts, and K is a number of windows.
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076; Wang et al. 2020 (Meta-MbPA),
 https://arxiv.org/abs/2010.02500.
 Paper's number: recalled and not verified: F1 62.0 of MbPA++ on average over four orders, 53.1 of plain training.
-Our number: none: not run at full size, and at the small size nothing is learned. 300 questions a stage in one pass are
-170 updates, after which learning all stages at once is as low as each method (18 of 100 in F1; 5 on SQuAD right after
-it). Small variants show that everything runs, not what a method is worth.
+Our number: none: not run at full size, and at the small size, 300 questions a stage in one pass or 170 updates, nothing
+was learned. Small variants show that everything runs, not what a method is worth.
 Hardware: 2 CPU cores, 2.3 minutes for plain training.
 
 Where the values come from

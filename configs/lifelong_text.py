@@ -21,7 +21,8 @@ not available to us: 42 classes.
 
 Paper: de Masson d'Autume et al. 2019, https://arxiv.org/abs/1906.01076.
 Paper's number: 70.6 on average over four orders, 18.4 of plain training; BERT-base, 115,000 texts a task.
-Our number: tools/results/tables/lifelong_vectors.md, five and fourteen tasks on vectors.
+Our number: in tools/results/tables, lifelong_vectors.md and lifelong_meta.md on vectors (five and fourteen tasks),
+lifelong_encoder.md with a trained encoder, lifelong_text.md with adapters.
 Hardware: 2 CPU cores, minutes a run on vectors.
 
 Where the values come from
@@ -35,11 +36,10 @@ Where the values come from
               every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
               `agem` as if borders between tasks were not told, with a reference of all tasks;
               of `paper` two queries at once, three are the most that a chip of a v5e has room for;
-              `small*`: not searched, at least 192 updates a task (tools/results/tables/lifelong_vectors.md);
+              `small*`: not searched, at least 192 updates a task, no number of ours;
               of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each; of `encoder*`
               and `last_two*` 100 validation texts a task, of a fifth that is held out, and A-GEM with 8 rows of the
-              memory in every update: every 400 texts it projects too seldom to differ from plain training; their
-              heads read the mean over tokens, as in the training of MiniLM, where those of BERT read the first one;
+              memory in every update, as in its paper; their heads read the mean over tokens, as in the training of MiniLM, where those of BERT read the first one;
               of `adapters*` rank 8, 64 tokens a text, 250 texts a task, 4 passes, a rate of 1e-3: not searched
 """
 

@@ -14,9 +14,8 @@ Where the values come from
   paper       one memory layer near the top, gate per head, normalised queries and keys, T5 position bias, the cache is
               one segment long, gradients stopped, memory reset at each document
   ours        everything that makes minutes instead of weeks enough: three layers, 128 wide; a segment and a cache of
-              32 tokens (a long memory is needed early where the local window is short); 256 tokens an update, since
-              in trials, which are not in the ledger, models with memory and without scored alike after as many tokens
-              with 512 and 1,024 tokens an update; a memory of 512 slots with 16 neighbours, which a CPU searches as
+              32 tokens (a long memory is needed early where the local window is short); 256 tokens an update, chosen
+              in trials that were not recorded; a memory of 512 slots with 16 neighbours, which a CPU searches as
               fast as it computes the rest; the scale of the normalised scores starts at 10; Adam. All three contenders
               share all of it, and the search over learning rates.
 The corpus depends on the Python version; its SHA-256 and the version stand in the log.

@@ -7,7 +7,7 @@
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
 Our number: not run at 2,000 steps. 600 steps: tools/results/tables/recurrent_memories.md, one seed a row. The slots of
-Memformer there are as published; not measured with those of today.
+Memformer there are as published; those of today have three seeds in the part `memformer_slots` of that page.
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -11,8 +11,9 @@ halves they exclude what the key model has learned (docs/guides/datastores.md). 
 
 Paper: none; each variant's memory has its own, named in its class of `memjax.config`.
 Paper's number: none at this size.
-Our number: test perplexity of all variants: tools/results/tables/knn_lm.md, "Systems beside SPALM"; SPALM by its
-neighbours, also from a trained parent: tools/results/tables/wikitext2_memories.md.
+Our number: tools/results/tables/knn_lm.md, "Systems beside SPALM" (`compressive` there with segments of 64, longer than
+its memory); `compressive` with shorter segments, and SPALM by its neighbours, also from a trained parent:
+tools/results/tables/wikitext2_memories.md.
 Hardware: 2 CPU cores.
 
 Where the values come from

@@ -99,8 +99,9 @@ class SpalmMemory(OutputMemory):
     Metrics, over positions with neighbours: `gate`. `spalm/added_length` is the length of `(1 - gate) * neighbours`
     divided by that of the hidden state. `spalm/target_among` is the share of positions whose next token is among the
     neighbours' tokens, of those whose next token is in the same segment. It should be the same in training and in
-    evaluation. Neighbours of training tokens are better than those of other tokens if the key model has learned these
-    very tokens (`memjax.retrieval.cross_fitted_neighbors`), or if the article itself is in the store.
+    evaluation, and is not where the article itself is in the store of training tokens. Whether the key model has
+    learned them (`memjax.retrieval.cross_fitted_neighbors`) made no such difference in our measurement
+    (tools/results/tables/wikitext2_memories.md).
 
     Attributes:
       dim: Width of the hidden states.

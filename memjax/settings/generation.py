@@ -28,7 +28,7 @@ class LAMOL(Method):
     """number of examples of earlier tasks replayed beside a task, as a share of the examples of the task (gamma)"""
     sample_source: Literal["generated", "real"] = "generated"
     """'generated' = replay texts that the model generates before the task; 'real' = replay examples that were read
-    before, drawn with replacement, as an upper bound"""
+    before, drawn with replacement, as a control"""
     generation_token: Literal["task", "shared"] = "task"
     """token in front of a text that is generated: 'task' = one for each task; 'shared' = one for all tasks"""
     lm_loss_weight: Annotated[float, zero_or_more("answers alone")] = 0.25

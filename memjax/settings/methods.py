@@ -110,7 +110,7 @@ class EpisodicMemory(Settings):
 
 @dataclass(slots=True, kw_only=True)
 class Sequential(Method):
-    """Plain training on one task after the other (ENC-DEC, naive, fine-tuning): the lower bound of all methods."""
+    """Plain training on one task after the other (ENC-DEC, naive, fine-tuning). Papers call it the lower bound."""
 
     made_by = "memjax.lifelong.basic_methods:sequential"
 
@@ -128,7 +128,7 @@ class SingleTask(Method):
 
 @dataclass(slots=True, kw_only=True)
 class Joint(Method):
-    """Training on the examples of several tasks at once: the upper bound of all methods."""
+    """Training on the examples of several tasks at once. Papers call it the upper bound."""
 
     made_by = "memjax.lifelong.basic_methods:joint"
     schedule: Literal["one", "cumulative", "anew"] = "one"

@@ -166,9 +166,9 @@ class NamedMethod(NamedKind):
 
 
 _ENTRIES = {
-    "sequential": NamedMethod("plain training, one task after the other: the lower bound", Sequential, {}),
+    "sequential": NamedMethod("plain training, one task after the other", Sequential, {}),
     "single_task": NamedMethod("every task alone, from the initial parameters", SingleTask, {}),
-    "multi_task": NamedMethod("all tasks shuffled together: the upper bound", Joint, {}),
+    "multi_task": NamedMethod("all tasks shuffled together", Joint, {}),
     "replay": NamedMethod("experience replay: stored examples beside new ones", Replay, {"memory": STORED}),
     "agem": NamedMethod(
         "A-GEM: no update against the gradient of stored examples",

@@ -118,8 +118,8 @@ RECIPES = {
             "Points over six orders, all rows searched with as many trials: MbPA++ against replay {MbPA++ | replay}; "
             "OML-ER against replay {OML-ER | replay}, against MbPA++ {OML-ER | MbPA++}; ANML-ER against OML-ER "
             "{ANML-ER | OML-ER}; Meta-MbPA against MbPA++ {Meta-MbPA | MbPA++}, against OML-ER {Meta-MbPA | OML-ER}; "
-            "online EWC against plain training {online EWC | SEQ}. The published tables have OML-ER and ANML-ER above "
-            "MbPA++, and Meta-MbPA above all, where the encoder is trained. Here it is frozen, and episodes can shape "
+            "online EWC against plain training {online EWC | SEQ}. The published tables have OML-ER above "
+            "MbPA++, and Meta-MbPA above both, where the encoder is trained. Here it is frozen, and episodes can shape "
             "a perceptron alone; `lifelong_last_two` is for the rest. A-GEM projects 25 of 2,500 updates {A-GEM | "
             "SEQ}. At every update, with 400 stored texts for each reference as its search has found, it comes to "
             "{A-GEM at every update | SEQ} against plain training and {A-GEM at every update | MbPA++} against "
@@ -171,8 +171,8 @@ RECIPES = {
     "lifelong_meta_passes": Recipe(
         description=(
             f"As `lifelong_meta`, at the settings of an earlier search of it, with {PASSES} passes over each task: "
-            "OML-ER has about as many outer steps as are published (5,999). No row of it is one pass. It says whether "
-            "the number of outer steps is what episodes lack in one pass. One order, three seeds; Meta-MbPA keeps a "
+            "OML-ER has about as many outer steps as are published (5,999). No row of it is one pass: it shows what "
+            "rows reach after so many, and not what one pass lacks. One order, three seeds; Meta-MbPA keeps a "
             f"hundredth of what it reads, in a memory of 1,000 texts, the others one text in {PASSES}."
         ),
         config="lifelong_text",

@@ -68,7 +68,6 @@ ALLOWED: Mapping[str, str] = {
     "what a longer memory improves": "title that asks",
     # Names and claims of papers, said to be theirs.
     "Supervised Data Improve Slot Filling": "title of a paper",
-    "Neighbours of training tokens are better": "shares that are measured (wikitext2_memories)",
     "4th or 5th was best": "number of a paper",
     "CoLA loses 2.5 to 4.8": "number of a paper",
 }  # fmt: skip

@@ -62,18 +62,21 @@ def _continuous_cache(known: Known) -> str:
 def _spalm(known: Known) -> str:
     difference = known.against("wikitext2_spalm", "SPALM, by halves", "goes on without", "test perplexity")
     where = link("wikitext2_spalm")
-    return f"WikiText-2, a quarter: test perplexity with neighbours by halves against none {difference} ({where})"
+    return (
+        f"WikiText-2, a quarter: test perplexity with neighbours by halves against none {difference}; seeds of dropout, "
+        f"one trained model ({where})"
+    )
 
 
 def _memorizing(known: Known) -> str:
     recipe, number = "memory_gain_controls", "test bits per byte"
-    cache, bytes_alike = (
+    cache, longer = (
         known.against(recipe, "Memorizing", control, number, 3)
         for control in ("local cache only", "cache of 544 tokens")
     )
     return (
-        f"Python, bits per byte: against its cache {cache}, one of as many bytes {bytes_alike}; novels: not searched "
-        f"({link(recipe)})"
+        f"Python, bits per byte: against its cache {cache}, one of as many tokens in every layer {longer}; novels: not "
+        f"searched ({link(recipe)})"
     )
 
 
@@ -282,7 +285,8 @@ def _tabulate_averages(known: Known, tables: Mapping[str, str]) -> str:
             if not np.isnan(average):
                 average = learned if row == streams.ALONE else average
                 beside = "" if np.isnan(learned) or row == streams.ALONE else f" ({learned:.1f})"
-                cells_by_row.setdefault(row, {})[name] = f"{average:.1f}{beside}"
+                orders = streams.name_orders(runs, recipe, row)
+                cells_by_row.setdefault(row, {})[name] = f"{average:.1f}{beside}{orders and f', {orders}'}"
     heads = [
         "accuracy in % at the end (after its own task)",
         *(f"{link(name, text)}" for name, text in tables.items()),

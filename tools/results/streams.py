@@ -61,6 +61,19 @@ def scores(
     return 100 * np.array(values, np.float64)
 
 
+def name_orders(runs: Sequence[Run], recipe: Recipe, row: str) -> str:
+    """Returns in how many orders a row was run, such as '3 of 6 orders'. '' where it was run in all of them.
+
+    Args:
+      runs: Runs of the recipe.
+      recipe: The recipe.
+      row: Row of the recipe's table.
+    """
+    rows = {run.row for run in runs}
+    number = sum(f"{row}, {order}" in rows for order in recipe.orders)
+    return "" if number == len(recipe.orders) else f"{number} of {len(recipe.orders)} orders"
+
+
 def alone(runs: Sequence[Run], texts: Measurement) -> dict[str, tuple[float, float]]:
     """Returns the accuracy of each task that was learned alone and the share of its largest class: task -> both.
 

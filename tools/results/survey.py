@@ -74,7 +74,7 @@ SYSTEMS = (
         "as EWC",
         "nothing",
         NO_NUMBER,
-        (("lifelong_vectors_2000", "MAS", "SEQ"),),
+        (("lifelong_mnist", "MAS", "SEQ"), ("lifelong_vectors_2000", "MAS", "SEQ")),
     ),
     System(
         "SI (Zenke et al. 2017)",
@@ -84,7 +84,7 @@ SYSTEMS = (
         "a sum an update",
         "nothing",
         NO_NUMBER,
-        (("lifelong_vectors_2000", "SI", "SEQ"),),
+        (("lifelong_mnist", "SI", "SEQ"), ("lifelong_vectors_2000", "SI", "SEQ")),
     ),
     System(
         "GEM (Lopez-Paz and Ranzato 2017)",
@@ -211,11 +211,12 @@ OTHERS = {
     "emr": (("lifelong_relations_small", "EMR", "lower bound"),),
     "ea_emr": (("lifelong_relations_small", "EA-EMR", "lower bound"),),
     "maml_er": (("lifelong_meta", "MAML-ER", "SEQ"),),
+    "o_lora": (("lifelong_adapters", "O-LoRA", "SEQ"), ("lifelong_adapters", "one adapter a task", "SEQ")),
 }
 """Name of a system that has a cell elsewhere and no line in the survey -> our runs, see `System.ours`"""
 BACKBONES = {
     "lifelong_meta": "A perceptron on vectors of MiniLM, frozen, one pass over 2,000 texts a task:",
-    "lifelong_last_two": "The last two layers of MiniLM and a head, one pass over 500 texts a task:",
+    "lifelong_last_two": "The last two layers of MiniLM and a head, 500 texts a task, one pass where no row says more:",
     "lifelong_lamol_texts": "A small GPT-2 that writes the names of classes, five passes over 500 texts a task:",
 }
 """Recipe of the five text tasks -> line that says what is trained in it, and on how many texts"""
@@ -287,9 +288,9 @@ def _describe_comparison(known: Known, recipe: str, row: str, control: str, fold
     result, plain = (_cell(runs, recipe, name) for name in (row, control))
     if not (result and plain):
         return ""
-    what = "AP" if perplexities.is_of_nats(_runs_of(runs, recipe, row)) else "average"
+    what = "AP " if perplexities.is_of_nats(_runs_of(runs, recipe, row)) else ""
     verdict = known.verdict(recipe, row, control)
-    return f"[{recipe}]({folder}{page_of(recipe)}.md): {what} {result} (plain training {plain}; {verdict})"
+    return f"[{recipe}]({folder}{page_of(recipe)}.md), {row}: {what}{result} (plain training {plain}; {verdict})"
 
 
 def _runs_of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:
@@ -311,6 +312,11 @@ def _mean(runs: Sequence[Run], recipe: str, row: str) -> float | None:
 
 
 def _cell(runs: Sequence[Run], recipe: str, row: str) -> str:
-    """Returns the mean result of a row with one decimal. '' where the row was not run."""
+    """Returns the mean result of a row with one decimal, and its number of orders where some were not run. '' where the
+    row was not run.
+    """
     mean = _mean(runs, recipe, row)
-    return "" if mean is None else f"{mean:.1f}"
+    if mean is None:
+        return ""
+    orders = streams.name_orders(_runs_of(runs, recipe, row), RECIPES[recipe], row)
+    return f"{mean:.1f} ({orders})" if orders else f"{mean:.1f}"

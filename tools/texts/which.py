@@ -57,7 +57,7 @@ def _memorizing(known: Known) -> str:
     recipe = "memory_gain_controls"
     difference = known.against(recipe, "Memorizing", "cache of 544 tokens", "test bits per byte", 3)
     recall = _describe_effect(known, "Memorizing", "recall beyond its cache")
-    return f"{recall}; Python, bits per byte: {difference} against a cache of as many bytes ({link(recipe)})"
+    return f"{recall}; Python, bits per byte: {difference} against a cache as long in every layer ({link(recipe)})"
 
 
 def _infinity_former(known: Known) -> str:
@@ -109,8 +109,8 @@ def _spalm(known: Known) -> str:
         if run.row == "SPALM, by halves"
     ]
     return (
-        f"needs the next token among its neighbours: where {statistics.fmean(shares):.0%} of the tokens have it, "
-        f"perplexity {by_halves} against none; where all have it (oracle), {oracle} ({link(recipe)})"
+        f"needs the next token among its neighbours: with {statistics.fmean(shares):.0%} there, perplexity {by_halves} "
+        f"against none; with all (oracle) {oracle}; one trained model ({link(recipe)})"
     )
 
 
