@@ -13,7 +13,8 @@ Hardware: 2 CPU cores, seconds a run.
 
 Where the values come from
   ours        10,000 images in all, 256 hidden units, plain gradient descent at 0.1 (the table has searched rates),
-              batches of 32, one epoch: the protocol in which common libraries are compared; `permuted_*` are five orders of all pixels, ten classes
+              batches of 32, one epoch: the protocol in which common libraries are compared; `permuted_*` are five
+              orders of all pixels, ten classes
 """
 
 import copy

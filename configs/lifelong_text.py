@@ -39,7 +39,8 @@ Where the values come from
               `small*`: not searched, at least 192 updates a task, no number of ours;
               of `last_two*` 64 tokens a text and a memory of 2,000 texts, whose states take 98 kB each; of `encoder*`
               and `last_two*` 100 validation texts a task, of a fifth that is held out, and A-GEM with 8 rows of the
-              memory in every update, as in its paper; their heads read the mean over tokens, as in the training of MiniLM, where those of BERT read the first one;
+              memory in every update, as in its paper; their heads read the mean over tokens, as in the training of
+              MiniLM, where those of BERT read the first one;
               of `adapters*` rank 8, 64 tokens a text, 250 texts a task, 4 passes, a rate of 1e-3: not searched
 """
 

@@ -90,7 +90,7 @@ def test_the_fingerprint_follows_code_and_not_comments(tmp_path):
         return timed_code.fingerprint(tmp_path, ["a.py"])
 
     plain = of('def f(x):\n    y = "# é" + x\n    return y\n')
-    described = 'def f(x):\n    """Returns é and\n\n    more."""\n    # Why.\n    y = "# é" + x  # What.\n\n    return y\n'
+    described = 'def f(x):\n    """Returns é,\n\n    more."""\n    # Why.\n    y = "# é" + x  # é.\n\n    return y\n'
     assert of(f'"""A module."""\n\n{described}') == plain
     changed = ('def f(x):\n    y = "# e" + x\n    return y\n', 'def f(x):\n    y = "# é" + x\n    return x\n')
     assert len({plain, *map(of, changed)}) == 3

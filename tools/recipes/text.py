@@ -50,10 +50,10 @@ RECIPES = {
         description=(
             "Memorizing against its cache on the Python standard library, bits per byte of the first 800 segments of "
             "every row of the test split, separate documents, every token scored once; the learning rate is chosen on "
-            "the validation split. Equal tokens, updates and batches. One control has no memory and keeps 544 "
-            "tokens in the cache of every layer (2.7 times the bytes), where Memorizing keeps 512 slots in one layer and 32 tokens "
-            "in every one. Fewer updates than in `memory_gain_python` (30,000), so that the seeds of three contenders "
-            "fit into hours."
+            "the validation split. Equal tokens, updates and batches. One control has no memory and keeps 544 tokens "
+            "in the cache of every layer (2.7 times the bytes), where Memorizing keeps 512 slots in one layer and 32 "
+            "tokens in every one. Fewer updates than in `memory_gain_python` (30,000), so that the seeds of three "
+            "contenders fit into hours."
         ),
         config="memory_gain",
         variants={

@@ -63,8 +63,8 @@ def _spalm(known: Known) -> str:
     difference = known.against("wikitext2_spalm", "SPALM, by halves", "goes on without", "test perplexity")
     where = link("wikitext2_spalm")
     return (
-        f"WikiText-2, a quarter: test perplexity with neighbours by halves against none {difference}; seeds of dropout, "
-        f"one trained model ({where})"
+        f"WikiText-2, a quarter: test perplexity with neighbours by halves against none {difference}; seeds of "
+        f"dropout, one trained model ({where})"
     )
 
 
