@@ -30,8 +30,8 @@ Where the values come from
               orders (`memjax.lifelong.orders`; this is the first)
   recalled    of the paper, not verified: its rate 3e-5, the 5e-3 and the 1e-3 of the adaptation
   searched    on vectors: the rate of every method, the rows of replay and A-GEM, the rate of the adaptation, the
-              weights of penalties and distillation: eight trials each on validation texts, 500 texts a task
-              (tools/results/tables/lifelong_vectors.md)
+              weights of penalties and distillation: eight trials each on validation texts, 500 texts a task; the
+              table of today has searched settings of its own (tools/results/tables/lifelong_vectors.md)
   ours        on vectors: 384-256-33 where only the head is adapted, all texts of the folders, Adam, and replays
               every 400 examples, so that few texts have some at all (1 % of 10,000 is none in 2,000);
               `agem` as if borders between tasks were not told, with a reference of all tasks;

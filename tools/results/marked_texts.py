@@ -243,7 +243,6 @@ def _streams(known: Known) -> str:
     """Returns a table of the average accuracy of every method on streams of tasks. See `_tabulate_averages`."""
     tables = {
         "lifelong_mnist": "split MNIST",
-        "lifelong_vectors_500": "five sets, 500 texts each",
         "lifelong_vectors_2000": "2,000 texts each",
         "lifelong_vectors_fourteen": "fourteen tasks",
         "lifelong_meta": "2,000 texts each, batches of 4",
