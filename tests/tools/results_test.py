@@ -436,6 +436,10 @@ def test_streams_of_questions_are_shown_in_f1_and_exact_match():
     assert "Exact match" in streams.beside(runs, recipe) and "| one | 25.0 |" in streams.beside(runs, recipe)
     assert "F1 in percent" in streams.matrices(runs, recipe) and "| a | 50.0 | 10.0 |" in streams.matrices(runs, recipe)
     assert streams.beside([_stream("one, order 1", 0, 0.5)], recipe) == ""
+    for facts in (found.evaluations["stream"] for found in runs):
+        facts["after_each"] = {"of those learned": [30.0, 10.0]}
+    found = streams.wholes(runs, recipe)
+    assert "| F1 after task | 1 | 2 |" in found and "| one, of those learned | 30.0 | 10.0 |" in found
 
 
 def test_both_sides_of_a_method_stand_side_by_side():

@@ -108,6 +108,10 @@ def test_every_row_of_the_table_says_why_it_has_no_verdict():
     table = searches.describe_searches([("one", "two", "score")], {"one": SEARCHED})
     assert "| one | 4 | a 1 to 4, best 2 |  |" in table and "| two | 0 |  | not searched |" in table
     assert "No row has trials" in searches.describe_searches([("one", "two")], {})
+    last = searches.RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 4.0}, (), True)
+    assert "| one | 4 | a 1 to 4, best 4, the largest allowed |  |" in searches.describe_searches(
+        [("one", "two")], {"one": last}
+    )
 
 
 def test_trials_of_another_seed_do_not_count(recipe):

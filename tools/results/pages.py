@@ -82,7 +82,6 @@ MEASURED = {
     "decode_speed": ("decode_speed", "decode_positions"),
     "episodes": ("episodes",),
     "lifelong_meta": ("coarse", "neighbor_tasks"),
-    "lifelong_relations": ("relation_spread",),
     "lifelong_lamol": ("written",),
     "lifelong_pretraining": ("shared_texts", "ancestors"),
     "product_key_steps": ("product_key_steps",),

@@ -86,7 +86,7 @@ def costs(runs: Sequence[Run], recipe: Recipe) -> str:
         means = [until or _mean_cost(streams, "update_seconds"), *(_mean_cost(streams, name) for name in MEANS)]
         cells.append([row, *after, *means, stored, ", ".join(moved)])
     heads = ["row", *(f"AP (AP+) after {name}" for name in runs[0].evaluations["stream"]["tasks"]), "seconds"]
-    heads += ["growing, s", "compiling, s", "skipped", "spikes", "parameters", "kept, MB", "nats before → after growth"]
+    heads += ["growing, s", "compiling, s", "skipped", "spikes", "parameters", "room, MB", "nats before → after growth"]
     return f"{COSTS}\n\n{grid(heads, cells)}"
 
 

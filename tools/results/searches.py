@@ -271,16 +271,28 @@ def describe_searches(claims: Iterable[tuple[str, ...]], searches: Mapping[str, 
     cells = []
     for row in rows:
         search = searches.get(row, NO_SEARCH)
-        tried = [
-            f"{_short(option)} {min(v):g} to {max(v):g}, best {search.best[option]:g}"
-            for option, v in search.tried.items()
-        ]
+        tried = (_describe_tried(option, values, search) for option, values in search.tried.items())
         cells.append([row, search.trials, "; ".join(tried), search.problem])
     about = (
         "How the settings of each row were searched. Two rows have a verdict where both had the same number of trials, "
-        "no best value is the smallest or largest that was tried, and the runs have the best settings:"
+        "no best value is the smallest or largest that was tried or else the last that the search allows, and the runs "
+        "have the best settings:"
     )
     return f"{about}\n\n{grid(['row', 'trials', 'settings', 'no verdict, since'], cells)}"
+
+
+def _describe_tried(option: str, values: Sequence[float], search: RowSearch) -> str:
+    """Describes the values of a setting that were tried, and the best one. It says so where no further one is allowed.
+
+    Args:
+      option: Option of the setting.
+      values: The values, ascending.
+      search: Search of the row.
+    """
+    best, end = search.best[option], ""
+    if option not in search.edges and best in (values[0], values[-1]):
+        end = f", the {'smallest' if best == values[0] else 'largest'} allowed"
+    return f"{_short(option)} {values[0]:g} to {values[-1]:g}, best {best:g}{end}"
 
 
 def qualify_findings(recipe: Recipe, searches: Mapping[str, RowSearch]) -> str:

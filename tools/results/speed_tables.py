@@ -128,15 +128,6 @@ def neighbor_tasks(measurement: Measurement) -> str:
     return grid(["neighbours of, in % of", *tasks], cells)
 
 
-def relation_spread(measurement: Measurement) -> str:
-    """Returns a table of the mean distances of features within a relation and between two, after each task."""
-    cells = []
-    for number, distances in enumerate(measurement.facts["tasks"], start=1):
-        ratio = distances["between"] / distances["within"]
-        cells.append([str(number), f"{distances['within']:.3f}", f"{distances['between']:.3f}", f"{ratio:.3f}"])
-    return grid(["tasks learned", "within a relation", "between two", "ratio"], cells)
-
-
 def coarse(measurement: Measurement) -> str:
     """Returns a table of the seconds and the accuracy of each form of adaptation at test time.
 
@@ -327,7 +318,6 @@ TABLES: dict[str, Callable[[Measurement], str]] = {
     "store_choice": store_choice,
     "episodes": episodes,
     "coarse": coarse,
-    "relation_spread": relation_spread,
     "neighbor_tasks": neighbor_tasks,
     "decode_speed": decode_speed,
     "decode_positions": decode_positions,

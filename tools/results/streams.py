@@ -191,9 +191,10 @@ def beside(runs: Sequence[Run], recipe: Recipe) -> str:
 
 
 COSTS = (
-    "What a run keeps beside the model, by kind, and where its seconds go (means over orders and seeds of the runs "
-    "that say it; rows are not timed side by side): of updates, of the first ones of all stages, compilation included "
-    "where no earlier run had compiled the same, of writing examples of earlier tasks, of answering one test example."
+    "Room that a run has for what it keeps beside the model, by kind, full or not, and where its seconds go (means "
+    "over orders and seeds of the runs that say it; rows are not timed side by side): of updates, of the first ones of "
+    "all stages, compilation included where no earlier run had compiled the same, of writing examples of earlier "
+    "tasks, of answering one test example."
 )
 SHARES = {
     "class_of_another_task": "answers that are a class of another task",
@@ -218,7 +219,7 @@ def costs(runs: Sequence[Run], recipe: Recipe) -> str:
             stored = kept_in_words([stream["kept_bytes"] for stream in known])
             shown = "" if np.isnan(size) else f"{size:,.0f}"
             cells.append([row, len(known), shown, stored, *map(_cell, [*seconds, rate, answer])])
-    heads = ["row", "runs", "parameters", "kept, MB", "updates, s", "compiling, s", "writing, s"]
+    heads = ["row", "runs", "parameters", "room, MB", "updates, s", "compiling, s", "writing, s"]
     heads += ["samples a second", "ms a test example"]
     return f"{COSTS}\n\n{grid(heads, cells)}" if cells else ""
 
@@ -401,16 +402,18 @@ def wholes(runs: Sequence[Run], recipe: Recipe) -> str:
     """
     cells = []
     for row in recipe.variants:
-        scores_after_each = [
-            run.evaluations["stream"].get("after_each") for run in runs if run.row.rpartition(", ")[0] == row
-        ]
+        row_runs = [run for run in runs if run.row.rpartition(", ")[0] == row]
         for what in ("of all", "of those learned"):
-            values_by_run = [np.array(each[what]) for each in scores_after_each if each and what in each]
+            values_by_run = [
+                np.array(each[what]) / _whole(run)
+                for run in row_runs
+                if what in (each := run.evaluations["stream"].get("after_each") or {})
+            ]
             if values_by_run and len({len(values) for values in values_by_run}) == 1:
                 cells.append([f"{row}, {what}", *map(_cell, 100 * np.mean(values_by_run, axis=0))])
     if not cells:
         return ""
-    heads = ["accuracy after task", *range(1, len(cells[0]))]
+    heads = [f"{measure_of(runs)} after task", *range(1, len(cells[0]))]
     has_all = any(row.endswith(", of all") for row, *_ in cells)
     of_all = "On the test sentences of all relations, and as the mean" if has_all else "As the mean"
     about = f"{of_all} over the tasks learned so far, orders and seeds:"
