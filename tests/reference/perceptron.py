@@ -58,7 +58,17 @@ def losses(params, x, y, allowed=slice(None)):
 def gradient(params, x, y, weights=None, allowed=slice(None)):
     """The gradient of the weighted sum of the losses of rows, of their mean by default."""
     weights = np.full(len(y), 1 / len(y)) if weights is None else weights
-    scores = (probabilities(params, x, allowed) - np.eye(num_classes(params))[y]) * weights[:, None]
+    slopes = (probabilities(params, x, allowed) - np.eye(num_classes(params))[y]) * weights[:, None]
+    return gradient_of_scores(params, x, slopes)
+
+
+def scores_of(params, x):
+    """The scores of a head that is a matrix with a bias, `[rows, classes]`."""
+    return features(params, x) @ params[HEAD_KERNEL] + params[HEAD_BIAS]
+
+
+def gradient_of_scores(params, x, scores):
+    """The gradient of a function of the scores of rows, of which `scores` is the derivative, `[rows, classes]`."""
     read, layer = features(params, x), hidden(params, x)
     if VECTORS in params:
         slopes, of_read = {VECTORS: scores.T @ read}, scores @ params[VECTORS]
