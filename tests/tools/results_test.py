@@ -12,7 +12,7 @@ from memjax.settings.overrides import UsageError, apply_overrides, load_config
 from memjax.training.runs import config_to_dict
 from tests.tools import searches_test
 from tools.measurements import compile_times
-from tools.recipes import RECIPES, Recipe, meta
+from tools.recipes import RECIPES, Recipe
 from tools.recipes.recipe import BOTH_SPLITS
 from tools.recipes.search import RATE, propose_trial
 from tools.results import ledger, pages, perplexities, runner, speed_tables, streams, tables
@@ -72,15 +72,6 @@ def test_writers_side_by_side_lose_no_line(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda seed: Book(tmp_path).add(dataclasses.replace(RUN, seed=seed)), range(24)))
     assert sorted(run.seed for run in Book(tmp_path).runs()) == [*range(24)]
-
-
-def test_what_the_earlier_search_has_found_stands_in_the_recipes_that_change_one_thing():
-    runs, best = Book().runs(), {}
-    trials = [run for run in runs if run.recipe == "lifelong_meta: search" and run.seed == 100]
-    for row in meta.FOUND:
-        found = max((run for run in trials if run.row.startswith(f"{row}, ")), key=searches_test.average)
-        best[row] = found.key_of_today[1].partition(", ")[2]
-    assert best == meta.FOUND
 
 
 def test_a_trial_in_the_ledger_is_found_under_the_names_that_options_have_today():

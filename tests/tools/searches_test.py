@@ -119,25 +119,12 @@ def test_trials_of_another_seed_do_not_count(recipe):
     assert searches.find_searches(others, "r") == {}
 
 
-def test_runs_with_the_settings_of_an_earlier_search_say_so(recipe, monkeypatch):
-    search = dataclasses.replace(RECIPES["r"].search, earlier="other texts")
-    monkeypatch.setitem(RECIPES, "r", dataclasses.replace(RECIPES["r"], search=search))
-    earlier = [dataclasses.replace(trial, seed=99) for trial in trials("one", {0.1: 3.0, 0.2: 1.0})]
-    said = searches.describe_earlier_search([*earlier, run("r", "one", 0.2)], "r")
-    assert said.startswith(
-        "The runs of 1 rows have the best settings of an earlier search on other texts, of 2 trials a"
-    )
-    assert "in 1 of them a best value lies at the edge" in said
-    assert searches.describe_earlier_search([*earlier, run("r", "one", 0.1)], "r") == ""
-    assert searches.describe_earlier_search(trials("one", INSIDE), "r") == ""
-
-
-def test_recipes_with_trials_of_an_earlier_search_say_what_they_read():
+def test_every_trial_of_the_ledger_belongs_to_the_search_of_its_recipe():
     recorded = [trial for trial in Book().runs() if trial.recipe.partition(": ")[2] in searches.SECTIONS]
-    for name in {trial.recipe.partition(":")[0] for trial in recorded}:
-        own = RECIPES[name].search
-        seeds = {trial.seed for trial in recorded if trial.recipe.startswith(f"{name}:")}
-        assert bool(own.earlier) == bool(seeds - {own.seed}), name
+    assert recorded
+    for trial in recorded:
+        name = trial.recipe.partition(":")[0]
+        assert trial.seed == RECIPES[name].search.seed, (name, trial.row)
 
 
 def test_descriptions_do_not_say_by_hand_that_nothing_was_searched():

@@ -45,7 +45,6 @@ _SEARCH = Search(
     trials=16,
     arguments=UNREPORTED,
     seed=101,
-    earlier="validation texts of order 1",
 )
 _CONTROLS = {
     "A-GEM": ("SEQ",),
@@ -60,37 +59,28 @@ _CONTROLS = {
     "multi-task": ("MbPA++", "Meta-MbPA"),
 }
 
-FOUND = {
-    "SEQ": "--training.schedule.learning-rate 0.002",
-    "A-GEM": "--training.schedule.learning-rate 0.002 --lifelong.method.reference-batch-size 100",
-    "replay": "--training.schedule.learning-rate 0.002 --lifelong.method.replay-batch-size 100",
-    "MbPA++": f"--training.schedule.learning-rate 0.0005 {ADAPTED} 0.1",
-    "OML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 3",
-    "ANML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
-    "MAML-ER": f"--training.schedule.learning-rate 0.008 {INNER} 0.3",
-    "Meta-MbPA": f"--training.schedule.learning-rate 0.002 {INNER} 0.3 {ADAPTED} 0.3",
-    "online EWC": "--training.schedule.learning-rate 0.001 --lifelong.method.penalty-weight 100",
-    "multi-task": "--training.schedule.learning-rate 0.001",
+_HUNDRED_AT_RANDOM = "--lifelong.method.memory.capacity 100 --lifelong.method.memory.write-policy random"
+_CHANGES = {
+    "OML-ER": {
+        "no replay": "--lifelong.method.replay-interval 0",
+        "no meta-test": "--lifelong.method.no-adapts-at-test",
+        "second order": "--lifelong.method.no-first-order",
+    },
+    "Meta-MbPA": {
+        "not learned": "--lifelong.method.no-meta-train",
+        "not adapted": "--lifelong.method.adaptation-steps 0",
+        "neither": "--lifelong.method.no-meta-train --lifelong.method.adaptation-steps 0",
+        "random texts": _HUNDRED_AT_RANDOM,
+    },
 }
-"""Row -> settings of its best trial in the earlier search of `lifelong_meta`, for recipes that change one thing. A test
-compares them with the ledger"""
-_OML, _META = (f"{_METHODS[row]} {BATCH} {FOUND[row]}" for row in ("OML-ER", "Meta-MbPA"))
-PASSES = 15
-_PLAIN = ("SEQ", "multi-task", "online EWC", "Meta-MbPA")
-"""Rows without a memory of all texts"""
-_ONE_OF_ALL = (
-    f"--lifelong.method.memory.write-policy random --lifelong.method.memory.write-probability {1 / PASSES:.6f}"
-)
-"""Arguments with which about as many texts are stored in many passes as there are"""
+"""Row of `lifelong_meta` -> change of it -> arguments of the change"""
 
-_KEPT = "--lifelong.method.memory.write-policy random --lifelong.method.memory.write-probability"
-_HUNDRED = "--lifelong.method.memory.capacity 100 --lifelong.method.memory.write-policy"
-_SELECTIONS = {
-    "diverse": "",
-    "random": f"{_HUNDRED} random",
-    "uncertain": f"{_HUNDRED} uncertainty",
-    "forgettable": f"{_HUNDRED} forgettable",
-}
+
+def _with_changes(row: str) -> dict[str, str]:
+    """Returns the variants of a row as it is and with each change of it."""
+    plain = f"{_METHODS[row]} {BATCH}"
+    return {row: plain} | {f"{row}, {change}": f"{plain} {words}" for change, words in _CHANGES[row].items()}
+
 
 RECIPES = {
     "lifelong_meta": Recipe(
@@ -128,68 +118,30 @@ RECIPES = {
     ),
     "lifelong_meta_ablations": Recipe(
         description=(
-            "As `lifelong_meta`, at the settings of an earlier search of it, with one thing changed. One order, three "
-            "seeds. Of Meta-MbPA 100 texts are kept: by diversity, at random, "
-            "those that the model is least sure of, or those that it has forgotten most often; with what is learned "
-            "for the adaptation or without (MbPA++ with one adaptation for a test set), and answered with an "
-            "adaptation or without."
+            "As `lifelong_meta`, at the settings that its search has found, with one thing changed; six orders, one "
+            "seed each. OML-ER without replay, without an adaptation before a test (`no meta-test`), and with "
+            "derivatives of second order. Meta-MbPA whose training is not for the adaptation (`not learned`: MbPA++ "
+            "with one adaptation for a test set), which answers without an adaptation (`not adapted`), `neither`, or "
+            "which keeps 100 texts at random in place of texts that are unlike each other."
         ),
         config="lifelong_text",
-        variants={
-            "OML-ER": _OML,
-            "OML-ER, no replay": f"{_OML} --lifelong.method.replay-interval 0",
-            "OML-ER, no meta-test": f"{_OML} --lifelong.method.no-adapts-at-test",
-            "OML-ER, replay of 1%": f"{_OML} --lifelong.method.replay-rate 0.01",
-            "OML-ER, second order": f"{_OML} --lifelong.method.no-first-order",
-            **{f"OML-ER, {share:.0%} kept": f"{_OML} {_KEPT} {share:g}" for share in (0.05, 0.01)},
-            **{
-                f"{name}, {policy}{words}": f"{_META} {memory} {learned} {answers}".rstrip()
-                for policy, memory in _SELECTIONS.items()
-                for name, learned in (("Meta-MbPA", ""), ("MbPA++", "--lifelong.method.no-meta-train"))
-                for words, answers in (("", ""), (", not adapted", "--lifelong.method.adaptation-steps 0"))
-            },
-        },
+        variants=_with_changes("OML-ER") | _with_changes("Meta-MbPA"),
         steps=0,
         texts="five_2000",
         page=PAGE,
-        orders=dict(list(ORDERS.items())[:1]),
-        seeds=(0, 1, 2),
+        settings_from={changed: f"lifelong_meta/{row}" for row in _CHANGES for changed in _with_changes(row)},
+        orders=_SIX_ORDERS,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls={
-            **dict.fromkeys(
-                ("OML-ER, no replay", "OML-ER, no meta-test", "OML-ER, replay of 1%", "OML-ER, second order")
-                + ("OML-ER, 5% kept", "OML-ER, 1% kept"),
-                ("OML-ER",),
-            ),
-            **{
-                f"Meta-MbPA, {policy}": (f"MbPA++, {policy}", f"Meta-MbPA, {policy}, not adapted")
-                for policy in _SELECTIONS
-            },
-            **{f"Meta-MbPA, {policy}, not adapted": (f"MbPA++, {policy}, not adapted",) for policy in _SELECTIONS},
+            **{f"{row}, {change}": (row,) for row, changes in _CHANGES.items() for change in changes},
+            "Meta-MbPA, not adapted": ("Meta-MbPA", "Meta-MbPA, neither"),
         },
-    ),
-    "lifelong_meta_passes": Recipe(
-        description=(
-            f"As `lifelong_meta`, at the settings of an earlier search of it, with {PASSES} passes over each task: "
-            "OML-ER has about as many outer steps as are published (5,999). No row of it is one pass: it shows what "
-            "rows reach after so many, and not what one pass lacks. One order, three seeds; Meta-MbPA keeps a "
-            f"hundredth of what it reads, in a memory of 1,000 texts, the others one text in {PASSES}."
+        findings=(
+            "Points against OML-ER as it is: without replay {OML-ER, no replay | OML-ER}, without meta-test {OML-ER, "
+            "no meta-test | OML-ER}, second order {OML-ER, second order | OML-ER}. Against Meta-MbPA as it is: not "
+            "learned {Meta-MbPA, not learned | Meta-MbPA}, not adapted {Meta-MbPA, not adapted | Meta-MbPA}, random "
+            "texts {Meta-MbPA, random texts | Meta-MbPA}. Without an adaptation at the test, what is learned for one "
+            "comes to {Meta-MbPA, not adapted | Meta-MbPA, neither}."
         ),
-        config="lifelong_text",
-        variants={
-            row: f"{_METHODS[row]} {BATCH} {settings} {'' if row in _PLAIN else _ONE_OF_ALL}".rstrip()
-            for row, settings in FOUND.items()
-        },
-        steps=0,
-        texts="five_2000",
-        page=PAGE,
-        orders=dict(list(ORDERS.items())[:1]),
-        seeds=(0, 1, 2),
-        arguments=f"--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000 --lifelong.epochs {PASSES}",
-        controls={
-            row: tuple(control for control in controls if control in FOUND)
-            for row, controls in _CONTROLS.items()
-            if row in FOUND
-        },
     ),
 }

@@ -53,8 +53,6 @@ class Search:
       arguments: Further arguments of all trials: another order of tasks, the validation split.
       steps: Updates of a trial. 0 for those of the configuration.
       seed: Seed of parameters and data of all trials, which no recorded run has.
-      earlier: Texts that trials of other seeds read, in words. They are of an earlier search, whose settings runs have
-        until today's search is done. '' where there was none.
     """
 
     settings: Mapping[str, tuple[Setting, ...]]
@@ -62,7 +60,6 @@ class Search:
     arguments: str = ""
     steps: int = 0
     seed: int = 100
-    earlier: str = ""
 
     def settings_of(self, row: str) -> tuple[Setting, ...]:
         """Returns the settings that are searched for a row."""

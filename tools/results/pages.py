@@ -23,7 +23,6 @@ from tools.results.ledger import MOST_POINTS, ROOT, Book, Measurement, Run, comm
 from tools.results.marked_texts import marked_text
 from tools.results.searches import (
     RowSearch,
-    describe_earlier_search,
     describe_hours,
     find_searches,
     qualify_findings,
@@ -302,8 +301,7 @@ def check(book: Book | None = None) -> list[str]:
 def _render_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> list[str]:
     """Returns the parts of a page with the runs of one recipe and the trials of its search."""
     recipe = RECIPES.get(name)
-    about = (describe_earlier_search(runs, name), describe_hours(runs, name)) if recipe else ()
-    parts = [" ".join(filter(None, (recipe.description, *about)))] if recipe else []
+    parts = [f"{recipe.description} {describe_hours(runs, name)}".rstrip()] if recipe else []
     main = [run for run in runs if run.recipe == name]
     searched = [run for run in runs if run.recipe != name]
     searches = find_searches(runs, name)

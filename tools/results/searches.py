@@ -94,41 +94,13 @@ def find_searches(runs: Iterable[Run], name: str) -> dict[str, RowSearch]:
     }
 
 
-def describe_earlier_search(runs: Sequence[Run], name: str) -> str:
-    """Returns a sentence about an earlier search of a recipe, whose best settings recorded runs still have. '' where no
-    recorded run has them any more, because today's search has replaced them.
-    """
-    recipe = RECIPES[name]
-    if recipe.search is None:
-        return ""
-    rows = {contender: row for contender, (row, _) in recipe.contenders().items()}
-    used = []
-    for row in recipe.variants:
-        recorded = [run for run in runs if run.recipe == name and rows.get(run.row) == row]
-        trials = find_trials(runs, name, row, is_earlier=True)
-        if trials and recorded:
-            search = summarize_search(trials, recorded, recipe.search.settings_of(row))
-            used += [search] if search.is_used else []
-    if not used:
-        return ""
-    numbers = " or ".join(map(str, sorted({search.trials for search in used})))
-    edges = sum(bool(search.edges) for search in used)
-    return (
-        f"The runs of {len(used)} rows have the best settings of an earlier search on {recipe.search.earlier}, of "
-        f"{numbers} trials a row: in {edges} of them a best value lies at the edge of what was tried."
-    )
-
-
-def find_trials(
-    runs: Iterable[Run], name: str, row: str, *, is_earlier: bool = False
-) -> list[tuple[Settings, float, Run]]:
+def find_trials(runs: Iterable[Run], name: str, row: str) -> list[tuple[Settings, float, Run]]:
     """Returns settings, loss and run of each trial of a row of a recipe.
 
     Args:
       runs: Runs of the ledger.
       name: Name of the recipe.
       row: Row of the recipe.
-      is_earlier: Whether to return the trials of an earlier search, which have other seeds than that of the search.
     """
     search, sections = RECIPES[name].search, [f"{name}: {section}" for section in SECTIONS]
     if search is None:
@@ -136,7 +108,7 @@ def find_trials(
     # A row may begin with the name of another one, as "10 memory tokens, bottleneck".
     longer = tuple(f"{other}, " for other in RECIPES[name].variants if other.startswith(f"{row}, "))
     is_own = lambda run: run.row.startswith(f"{row}, ") and not run.row.startswith(longer)
-    trials = [run for run in runs if run.recipe in sections and (run.seed != search.seed) == is_earlier and is_own(run)]
+    trials = [run for run in runs if run.recipe in sections and run.seed == search.seed and is_own(run)]
     labels = [run.key_of_today[1].removeprefix(f"{row}, ") for run in trials]
     return [(read_settings(label), trial_loss(run, row), run) for label, run in zip(labels, trials, strict=True)]
 
