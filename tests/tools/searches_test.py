@@ -15,11 +15,6 @@ from tools.results.searches import RowSearch
 SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True)
 
 
-def average(trial):
-    """Average accuracy of a trial of a stream."""
-    return trial.evaluations["stream"]["average"]
-
-
 def run(recipe, row, rate, loss=0.0, **further):
     facts = {
         "recipe": recipe, "row": row, "seed": 100 * (recipe != "r"), "name": "", "commit": "", "hardware": "",
