@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -66,6 +67,18 @@ def test_a_run_or_measurement_made_again_replaces_the_older_one(tmp_path):
     assert [(run.seed, run.step) for run in book.runs()] == [(0, 6), (1, 5)]
     assert book.curves("r")[RUN.key] == [{"kind": "train", "step": 6}]
     assert [one.commit for one in book.measurements()] == ["6"]
+
+
+def test_the_history_has_the_commits_of_all_runs_but_those_that_the_page_names():
+    git = lambda *words, **how: (
+        subprocess.run(["git", *words], cwd=ledger.ROOT, capture_output=True, text=True, check=False, **how).stdout
+    )
+    commits = {run.commit.rstrip("+") for run in Book().runs()}
+    assert {*pages.LOST_COMMITS} < commits
+    if git("rev-parse", "--is-shallow-repository").strip() != "false":
+        pytest.skip("no history here")
+    found = git("cat-file", "--batch-check", input="\n".join(sorted(commits))).splitlines()
+    assert {line.split()[0] for line in found if line.endswith("missing")} <= {*pages.LOST_COMMITS}
 
 
 def test_writers_side_by_side_lose_no_line(tmp_path):

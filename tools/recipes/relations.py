@@ -75,12 +75,12 @@ RECIPES = {
             "other. A perceptron 384-256-2, batches of 16 pairs, Adam; a replay or a projected update of 64 pairs "
             "about every 1,600. The reference of A-GEM has pairs of all tasks so far; in the last row, which is told "
             "the borders, every update is projected, with pairs of earlier tasks alone, as in the paper. Of each "
-            "relation 16 sentences are trained on and 6 tested, with five candidates "
-            "each, of the 11,200 that the papers test on, split by a hash of the sentence: no number here is "
-            "comparable with a published one. Episodes have batches of 4 pairs, and the last of a task fewer of "
-            "them, since a task has no more than 16 pairs where it comes first. "
-            "`tools.measurements.vectors pairs --train 16 "
-            "--test 6 --candidates 5` makes MEMJAX_PAIRS."
+            "relation 16 sentences are trained on and 6 tested, with five candidates each (144, 18, 96, 72, 30, 42, "
+            "48, 12, 12 and 6 sentences of the tasks, each of which counts alike in the average), of the 11,200 that "
+            "the papers test on, split by a hash of the sentence: no number here is comparable with a published one. "
+            "Episodes have batches of 4 pairs, and the last of a task fewer of them, since a task has no more than 16 "
+            "pairs where it comes first. `tools.measurements.vectors pairs --train 16 --test 6 --candidates 5` makes "
+            "MEMJAX_PAIRS."
         ),
         config="lifelong_relations",
         variants={

@@ -105,6 +105,13 @@ TITLES = {
 }
 """Page or recipe -> its title, where that is not its name"""
 
+LOST_COMMITS = (
+    *("00b1c4b5f133", "3c5e39774204", "5eba7ff92a50", "61138eb95b7d", "6ad5d025117a", "c3e36c1e4574", "cc790677ba1d"),
+    "d6325c266f02",
+)
+"""Commits of runs that the history does not have, since they were joined with others"""
+JOINED = "d088dbba"
+"""Commit that has the changes of `LOST_COMMITS`, and the first with their runs"""
 HEADER = """# Results
 
 A number has one home. [ledger.jsonl](ledger.jsonl) has a line a run: recipe, row, seed, command, commit, hardware, what
@@ -119,7 +126,8 @@ are made of them:
     python -m tools.results check          # fails where a table is out of date, or a text claims a verdict by hand
 
 Speed is never compared between rows of different runs: `python -m tools.bench` measures contenders in alternation. The
-logs of all runs up to then, line by line, are in the history: `git show {logs}:tools/results/logs`.
+logs of all runs up to then, line by line, are in the history: `git show {logs}:tools/results/logs`. The commits {lost}
+of the ledger are not in it: they were joined into {joined}.
 
 """
 ABOUT_LEARNING = (
@@ -149,8 +157,8 @@ def pages(book: Book) -> dict[str, str]:
             lines.append(f"- [{name}](tables/{name}.md): {count}")
     if any(run.recipe in RECIPES for run in runs):
         texts[f"tables/{survey.PAGE}.md"] = survey.page(make_known(book))
-        lines.append(f"- [{survey.PAGE}](tables/{survey.PAGE}.md): all systems of lifelong learning")
-    header = HEADER.format(points=MOST_POINTS, logs=LOGS)
+        lines.append(f"- [{survey.PAGE}](tables/{survey.PAGE}.md): systems of lifelong learning")
+    header = HEADER.format(points=MOST_POINTS, logs=LOGS, lost=", ".join(LOST_COMMITS), joined=JOINED)
     return {"README.md": header + "\n".join(lines) + "\n", **texts}
 
 
