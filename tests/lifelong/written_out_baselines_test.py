@@ -1,10 +1,10 @@
-"""EWC, MAS, SI, LwF, A-GEM and replay, end to end in float64, against their papers' equations written out in NumPy."""
+"""Penalties, distillation, A-GEM and replay, end to end in float64, against their papers' equations in NumPy."""
 
 import jax
 import numpy as np
 import pytest
 
-from memjax.config import AGEM, EWC, MAS, SI, EpisodicMemory, LwF, Replay
+from memjax.config import AGEM, EWC, MAS, SI, EpisodicMemory, LogitKD, LwF, Replay
 from tests.lifelong.learner_cases import ROWS, SIZE, TASKS
 from tests.lifelong.written_out import RATE, assert_params, batches_of, draw_replay, join, start_of, stream_in_float64
 from tests.reference.perceptron import gradient, gradient_of_scores, scores_of, step
@@ -92,18 +92,20 @@ def softmax(scores):
     return raised / raised.sum(axis=1, keepdims=True)
 
 
+def pull_to(teacher, params, x):
+    """The gradient of the mean over rows of `WEIGHT T^2 KL(teacher || model)`, of softmaxes at the temperature T."""
+    apart = softmax(scores_of(params, x) / TEMPERATURE) - softmax(scores_of(teacher, x) / TEMPERATURE)
+    return gradient_of_scores(params, x, WEIGHT * TEMPERATURE * apart / len(x))
+
+
 def test_lwf_stays_near_the_answers_of_the_model_before_the_task():
-    """The loss is `-log p + WEIGHT T^2 KL(teacher || model)` of softmaxes at the temperature T."""
     _, played = stream_in_float64(LwF(distillation_weight=WEIGHT, temperature=TEMPERATURE))
     params, teacher = start_of(played), None
     for batches in tasks_of(played):
         for rows in batches:
             slope = gradient(params, rows.x, rows.y)
             if teacher is not None:
-                apart = softmax(scores_of(params, rows.x) / TEMPERATURE)
-                apart = apart - softmax(scores_of(teacher, rows.x) / TEMPERATURE)
-                pull = gradient_of_scores(params, rows.x, WEIGHT * TEMPERATURE * apart / len(rows.y))
-                slope = combine(np.add, slope, pull)
+                slope = combine(np.add, slope, pull_to(teacher, params, rows.x))
             params = step(params, slope, RATE * len(rows.y) / ROWS)
         teacher = params
     assert_params(played.state.params, params)
@@ -132,17 +134,31 @@ def test_a_gem_projects_against_the_mean_gradient_of_stored_rows():
     assert_params(played.state.params, params)
 
 
-def test_replay_learns_drawn_rows_beside_every_batch():
-    """The loss is the mean over new and drawn rows. An update weighs the share of its rows that are there."""
-    _, played = stream_in_float64(Replay(memory=EpisodicMemory(write_policy="all", capacity=32), replay_batch_size=5))
-    params, memory = start_of(played), []
-    for number, (_, batch) in enumerate(played.updates):
-        rows = batches_of(batch)[0]
-        read, most = rows, ROWS
-        if memory:
-            stored = join(memory)
-            read, most = join([rows, stored.take(draw_replay(played, number, len(stored.y), 32, 5))]), ROWS + 5
-        params = step(params, gradient(params, read.x, read.y), RATE * len(read.y) / most)
-        memory.append(rows)
+@pytest.mark.parametrize("distills", [False, True], ids=["replay", "logit_kd"])
+def test_replay_learns_drawn_rows_beside_every_batch(distills):
+    """The loss is the mean over new and drawn rows. An update weighs the share of its rows that are there.
+
+    Logit-KD adds the divergence of drawn rows from the answers of the model before the task.
+    """
+    memory = EpisodicMemory(write_policy="all", capacity=32)
+    distilled = LogitKD(memory=memory, replay_batch_size=5, distillation_weight=WEIGHT, temperature=TEMPERATURE)
+    _, played = stream_in_float64(distilled if distills else Replay(memory=memory, replay_batch_size=5))
+    params, written, teacher, number = start_of(played), [], None, 0
+    for batches in tasks_of(played):
+        for rows in batches:
+            slope, there, most = gradient(params, rows.x, rows.y), len(rows.y), ROWS
+            if written:
+                stored = join(written)
+                drawn = stored.take(draw_replay(played, number, len(stored.y), 32, 5))
+                beside = gradient(params, drawn.x, drawn.y)
+                if distills and teacher is not None:
+                    beside = combine(np.add, beside, pull_to(teacher, params, drawn.x))
+                share = 5 / (there + 5)
+                slope = combine(lambda new, old: (1 - share) * new + share * old, slope, beside)  # noqa: B023
+                there, most = there + 5, ROWS + 5
+            params = step(params, slope, RATE * there / most)
+            written.append(rows)
+            number += 1
+        teacher = params
     # The share of drawn rows is computed in float32.
     assert_params(played.state.params, params, rtol=1e-6, atol=1e-7)
