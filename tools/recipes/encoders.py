@@ -211,5 +211,10 @@ RECIPES = {
         orders=ORDERS,
         arguments=_arguments(500),
         controls={row: _ENCODER[:number] for number, row in enumerate(_ENCODER) if number},
+        findings=(
+            "Points over the orders that both rows have, all rows searched with as many trials: MbPA++ against plain "
+            "training {MbPA++ | SEQ}, OML-ER against plain training {OML-ER | SEQ} and against MbPA++ {OML-ER | "
+            "MbPA++}. The same comparisons with the last two layers trained stand in the first table of this page."
+        ),
     ),
 }
