@@ -42,16 +42,15 @@ RECIPES = {
     "lifelong_lamol": Recipe(
         description=(
             f"{_WHAT.format(passes='nine')} SST, QA-SRL, WOZ in their six orders, one seed each, as far as they were "
-            "run: the order is the unit. Scores: exact match (SST), F1 (QA-SRL, its gold standard of 2020), state of the turn (WOZ). `LAMOL, "
-            "real` reads as many real examples of earlier tasks as LAMOL writes, with the same loss of whole texts; "
-            "`replay` reads a quarter as many real examples as examples of the task. Settings are not searched. "
-            "MEMJAX_INSTRUCTIONS is a folder with `sst`, `qa-srl` and `woz`."
+            "run: the order is the unit. Scores: exact match (SST), F1 (QA-SRL, its gold standard of 2020), state of "
+            "the turn (WOZ). `LAMOL, real` reads as many real examples of earlier tasks as LAMOL writes, with the same "
+            "loss of whole texts; `replay` reads a quarter as many real examples as examples of the task. Settings are "
+            "not searched. MEMJAX_INSTRUCTIONS is a folder with `sst`, `qa-srl` and `woz`."
         ),
         config="lifelong_lamol",
         variants=_ROWS,
         steps=0,
         orders=_ORDERS,
-        seeds=(0,),
         arguments=_ARGUMENTS.format(folder="$MEMJAX_INSTRUCTIONS"),
         controls={
             **_controls(_ROWS),
