@@ -44,7 +44,7 @@ _TEXT_SEARCH = Search(
         "SI": search_with(4e-3, "penalty-weight", 10, factor=10),
         **dict.fromkeys(("LwF", "Logit-KD"), search_with(4e-3, "distillation-weight", 1, factor=3)),
     },
-    trials=12,
+    trials=13,
     arguments=f"{order_of(MBPA_ORDERS[2][::-1])} {VALIDATED}",
 )
 _TEXT_ROWS = {
