@@ -41,4 +41,6 @@ def test_a_system_is_quoted_beside_plain_training_alone():
     line = lambda: next(one for one in page().splitlines() if one.startswith("| EWC ("))
     assert "plain training" not in line()
     runs.append(run_of(recipe, control, 0, 0.5))
-    assert "average 75.0 (plain training 50.0; 1 seed, not searched)" in line()
+    assert "EWC: 75.0 (plain training 50.0; 1 seed, not searched)" in line()
+    runs.append(run_of("lifelong_last_two", "SEQ", 0, 0.5))
+    assert "| SEQ | 50.0 (1 of 6 orders) |" in page()

@@ -290,12 +290,12 @@ def _describe_comparison(known: Known, recipe: str, row: str, control: str, fold
       folder: Folder of the tables, as a path that ends in '/' from the folder of the text. '' for the same folder.
     """
     runs = known.all_runs()
-    result, plain = (_cell(runs, recipe, name) for name in (row, control))
-    if not (result and plain):
+    result, plain = (_mean(runs, recipe, name) for name in (row, control))
+    if result is None or plain is None:
         return ""
     what = "AP " if perplexities.is_of_nats(_runs_of(runs, recipe, row)) else ""
     verdict = known.verdict(recipe, row, control)
-    return f"[{recipe}]({folder}{page_of(recipe)}.md), {row}: {what}{result} (plain training {plain}; {verdict})"
+    return f"[{recipe}]({folder}{page_of(recipe)}.md), {row}: {what}{result:.1f} (plain training {plain:.1f}; {verdict})"
 
 
 def _runs_of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:
