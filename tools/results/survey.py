@@ -295,7 +295,8 @@ def _describe_comparison(known: Known, recipe: str, row: str, control: str, fold
         return ""
     what = "AP " if perplexities.is_of_nats(_runs_of(runs, recipe, row)) else ""
     verdict = known.verdict(recipe, row, control)
-    return f"[{recipe}]({folder}{page_of(recipe)}.md), {row}: {what}{result:.1f} (plain training {plain:.1f}; {verdict})"
+    where = f"[{recipe}]({folder}{page_of(recipe)}.md)"
+    return f"{where}, {row}: {what}{result:.1f} (plain training {plain:.1f}; {verdict})"
 
 
 def _runs_of(runs: Sequence[Run], recipe: str, row: str) -> list[Run]:
