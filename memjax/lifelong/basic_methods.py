@@ -41,9 +41,7 @@ TOLD_BORDERS = Requirements(boundaries=True)
 
 
 def sequential(settings: configs.Sequential) -> Method:
-    """Makes the `Method` of plain training on one task after the other, without any means against
-    forgetting.
-    """
+    """Makes the `Method` of plain training on one task after the other, without any means against forgetting."""
     del settings
     return chain_components()
 
@@ -58,8 +56,8 @@ def single_task(settings: configs.SingleTask) -> Method:
 
 
 def joint(settings: configs.Joint) -> Method:
-    """Makes the `Method` of joint training. It reads the examples of all tasks shuffled, either all in
-    one stage, or in each stage those of the tasks so far, as `settings.schedule` says.
+    """Makes the `Method` of joint training. It reads the examples of all tasks shuffled, either all in one stage, or in
+    each stage those of the tasks so far, as `settings.schedule` says.
     """
     match settings.schedule:
         case "one":

@@ -274,10 +274,11 @@ def ends_without_loss(directory: Path) -> bool:
     """Returns whether the last evaluation of a run that is not finished has a loss that is not finite. Such a run fails
     at its end, however often it is begun again.
     """
+    if (directory / "finished.json").exists():
+        return False
     lines = read_metrics(directory / "metrics.jsonl")
     # The file has null for a number that is not finite.
-    is_lost = bool(lines) and lines[-1]["kind"] == "evaluation" and lines[-1]["nats"] is None
-    return is_lost and not (directory / "finished.json").exists()
+    return bool(lines) and lines[-1]["kind"] == "evaluation" and lines[-1]["nats"] is None
 
 
 def _read_ending(directory: Path) -> dict[str, Any]:
