@@ -16,7 +16,15 @@ _TEXTS = {
     "LAMOL, real": "texts_real",
     "equal replay": "texts_equal_replay",
     "replay": "texts_replay",
+    "LAMOL, 5 %": "texts --lifelong.method.sample-ratio 0.05",
+    # Replayed rows must fit into an update: eight beside eight of the task, where 20 % are two beside eight.
+    "LAMOL, 100 %": "texts --lifelong.method.sample-ratio 1 --lifelong.method.replay-batch-size 8",
 }
+_NARROW = {
+    f"{row}, width 64": f"{_TEXTS[row]} --model.dim 64 --model.feed-forward.dim 256 --training.init-from $MEMJAX_GPT2_64"
+    for row in ("fine-tuning", "LAMOL", "LAMOL, real")
+}
+"""Rows of a model that is half as wide, pretrained on the same texts"""
 _WHAT = (
     "A GPT-2 of three layers of width 128, pretrained on six million characters of encyclopedia, news and reviews "
     "(`pretrained` of the configuration, which MEMJAX_SMALL_GPT2 is the run of; no public weights), learns tasks as "
@@ -65,14 +73,16 @@ RECIPES = {
     "lifelong_lamol_texts": Recipe(
         description=(
             f"{_WHAT.format(passes='five')} The five text tasks of MbPA++ with names of classes as answers, in one "
-            "order and two seeds; MEMJAX_TEXTS has the files of `tools.measurements.vectors five --files`. `LAMOL, "
-            "real` reads as many real rows of earlier tasks as LAMOL writes, with the same loss of whole texts; `equal "
-            "replay` reads as many real rows without that loss; `replay` reads a quarter as many real rows as rows of "
-            "the task, where LAMOL writes a fifth. Settings are not searched: 8 trials of the five rows would be 40 "
-            "runs of five to fourteen minutes."
+            "order and two seeds; MEMJAX_TEXTS has the files of `tools.measurements.vectors five --files`. LAMOL "
+            "writes 20 % of the rows of a task, two in an update, or what the row says: 5 %, or 100 %, eight in an "
+            "update. `LAMOL, real` reads as many real rows of earlier tasks as LAMOL writes, with the same loss of "
+            "whole texts; `equal replay` reads as many real rows without that loss; `replay` reads a quarter as many "
+            "real rows as rows of the task. Width 64: a model half as wide (MEMJAX_GPT2_64: `pretrained` with "
+            "`--model.dim 64 --model.feed-forward.dim 256`). Settings are not searched: 8 trials of the first five "
+            "rows would be 40 runs of five to fourteen minutes."
         ),
         config="lifelong_lamol",
-        variants=_TEXTS,
+        variants=_TEXTS | _NARROW,
         steps=0,
         orders={"order 1": "--lifelong.task-order 0 1 2 3 4"},
         seeds=(0, 1),
@@ -82,6 +92,10 @@ RECIPES = {
             "LAMOL": ("fine-tuning", "LAMOL, real", "equal replay", "replay"),
             "LAMOL, real": ("fine-tuning", "equal replay"),
             "equal replay": ("fine-tuning", "replay"),
+            "LAMOL, 5 %": ("fine-tuning", "LAMOL"),
+            "LAMOL, 100 %": ("fine-tuning", "LAMOL", "LAMOL, real"),
+            "LAMOL, width 64": ("fine-tuning, width 64", "LAMOL, real, width 64"),
+            "LAMOL, real, width 64": ("fine-tuning, width 64",),
         },
         findings=(
             "Points in these runs of one order: LAMOL against fine-tuning {LAMOL | fine-tuning}, against as many real "
