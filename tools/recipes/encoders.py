@@ -7,7 +7,7 @@ from memjax.lifelong.orders import MBPA_ORDERS
 from tools.recipes.meta import ADAPTED
 from tools.recipes.recipe import Recipe
 from tools.recipes.search import RATE, Search, Setting
-from tools.recipes.streams import EVERY_UPDATE, ORDERS, ROW_NUMBERS, SIX_ORDERS, VALIDATED, order_of, search_with
+from tools.recipes.streams import EVERY_UPDATE, ORDERS, ROW_NUMBERS, SIX_ORDERS, UNREPORTED, search_with
 
 PASSES = 6
 """Number of passes after which episodes have made as many outer updates as plain training makes in one, since an
@@ -38,7 +38,7 @@ _INNER = {"option": "inner-learning-rate", "factor": 4}
 _SEARCH = Search(
     settings={
         "": (Setting(RATE, 1e-4),),
-        "replay": search_with(1e-4, "replay-batch-size", 100, **ROW_NUMBERS),
+        "replay": search_with(1e-4, "replay-batch-size", 100, most=2500, **ROW_NUMBERS),
         # Every update has a gradient of these rows: 32 take eight times the work of the update itself.
         EVERY_UPDATE: search_with(1e-4, "reference-batch-size", 8, is_whole=True, least=2, most=32),
         "MbPA++": search_with(1e-4, "adaptation-learning-rate", 0.1, factor=4),
@@ -50,7 +50,7 @@ _SEARCH = Search(
         "Meta-MbPA": search_with(1e-4, start=1e-3, **_INNER, also=(ADAPTED,)),
     },
     trials=6,
-    arguments=f"{order_of(MBPA_ORDERS[2][::-1])} {VALIDATED}",
+    arguments=UNREPORTED,
 )
 _CURVE = ("SEQ", "MbPA++", "OML-ER", "Meta-MbPA")
 SIZES = (125, 2000)

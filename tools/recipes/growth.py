@@ -2,6 +2,7 @@
 
 from tools.recipes.recipe import Recipe
 from tools.recipes.search import RATE, Search, Setting
+from tools.recipes.streams import VALIDATED
 
 __all__ = ["RECIPES", "TASKS"]
 
@@ -65,7 +66,7 @@ RECIPES = {
             # A-GEM was run again at the rate of the rows beside it, of which none has trials so far.
             {"": (Setting(RATE, 1e-3),), "A-GEM": ()},
             trials=6,
-            arguments="--lifelong.task-order 2 1 0 --evaluation.split validation",
+            arguments=f"--lifelong.task-order 2 1 0 {VALIDATED}",
         ),
         controls={
             "replay": ("naive",),

@@ -20,10 +20,8 @@ _TEXTS = {
     # Replayed rows must fit into an update: eight beside eight of the task, where 20 % are two beside eight.
     "LAMOL, 100 %": "texts --lifelong.method.sample-ratio 1 --lifelong.method.replay-batch-size 8",
 }
-_NARROW = {
-    f"{row}, width 64": f"{_TEXTS[row]} --model.dim 64 --model.feed-forward.dim 256 --training.init-from $MEMJAX_GPT2_64"
-    for row in ("fine-tuning", "LAMOL", "LAMOL, real")
-}
+_WIDTH = "--model.dim 64 --model.feed-forward.dim 256 --training.init-from $MEMJAX_GPT2_64"
+_NARROW = {f"{row}, width 64": f"{_TEXTS[row]} {_WIDTH}" for row in ("fine-tuning", "LAMOL", "LAMOL, real")}
 """Rows of a model that is half as wide, pretrained on the same texts"""
 _WHAT = (
     "A GPT-2 of three layers of width 128, pretrained on six million characters of encyclopedia, news and reviews "

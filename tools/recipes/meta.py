@@ -8,14 +8,14 @@ from tools.recipes.streams import (
     ORDERS,
     PROJECTED_ALWAYS,
     ROW_NUMBERS,
-    UNREPORTED,
+    VALIDATED,
     order_of,
     search_with,
 )
 
 INNER, ADAPTED = "--lifelong.method.inner-learning-rate", "--lifelong.method.adaptation-learning-rate"
-_SIX_ORDERS = ORDERS | {f"order {number}": order_of(MBPA_ORDERS[number - 4][::-1]) for number in (5, 6)}
-"""Orders of the runs of `lifelong_meta`. Its search has another one, order 1 reversed"""
+_ORDERS = ORDERS | {f"order {number}": order_of(MBPA_ORDERS[number - 4][::-1]) for number in (5, 6)}
+"""The four published orders, the second and the third reversed. The search of `lifelong_meta` has the first reversed"""
 BATCH, PAGE = "--data.batch-size 4", "lifelong_meta"
 _METHODS = {
     "single task": "single_task",
@@ -35,15 +35,17 @@ _EPISODES = search_with(4e-3, "inner-learning-rate", 0.3)
 _SEARCH = Search(
     settings={
         "": (Setting(RATE, 1e-3),),
-        **dict.fromkeys(("A-GEM", EVERY_UPDATE), search_with(1e-3, "reference-batch-size", 100, **ROW_NUMBERS)),
-        "replay": search_with(1e-3, "replay-batch-size", 100, **ROW_NUMBERS),
+        **dict.fromkeys(
+            ("A-GEM", EVERY_UPDATE), search_with(1e-3, "reference-batch-size", 100, most=10_000, **ROW_NUMBERS)
+        ),
+        "replay": search_with(1e-3, "replay-batch-size", 100, most=10_000, **ROW_NUMBERS),
         "online EWC": search_with(1e-3, "penalty-weight", 100, factor=10),
         "MbPA++": search_with(1e-3, "adaptation-learning-rate", 0.1),
         **dict.fromkeys(("OML-ER", "ANML-ER", "MAML-ER"), _EPISODES),
         "Meta-MbPA": search_with(1e-3, "inner-learning-rate", 0.3, also=(ADAPTED,)),
     },
     trials=16,
-    arguments=UNREPORTED,
+    arguments=f"{order_of(MBPA_ORDERS[0][::-1])} {VALIDATED}",
     seed=101,
 )
 _CONTROLS = {
@@ -100,7 +102,7 @@ RECIPES = {
         texts="five_2000",
         page=PAGE,
         search=_SEARCH,
-        orders=_SIX_ORDERS,
+        orders=_ORDERS,
         seeds=(0,),
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls=_CONTROLS,
@@ -130,7 +132,7 @@ RECIPES = {
         texts="five_2000",
         page=PAGE,
         settings_from={changed: f"lifelong_meta/{row}" for row in _CHANGES for changed in _with_changes(row)},
-        orders=_SIX_ORDERS,
+        orders=_ORDERS,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls={
             **{f"{row}, {change}": (row,) for row, changes in _CHANGES.items() for change in changes},

@@ -3,7 +3,7 @@
 from memjax.lifelong.relation_orders import task_orders
 from tools.recipes.recipe import Recipe
 from tools.recipes.search import RATE, Search, Setting
-from tools.recipes.streams import EVERY_UPDATE, PROJECTED_ALWAYS, search_with
+from tools.recipes.streams import EVERY_UPDATE, PROJECTED_ALWAYS, ROW_NUMBERS, VALIDATED, search_with
 
 __all__ = ["RECIPES"]
 
@@ -25,7 +25,7 @@ def _orders(num_tasks: int, number: int) -> dict[str, str]:
 ORDERS = _orders(10, 5)
 PAIR_ORDERS = ORDERS | {"order 7": _orders(10, 7)["order 7"]}
 """Orders of `lifelong_relation_pairs`. Its search has another one, order 6"""
-UNREPORTED = f"{_orders(10, 6)['order 6']} --evaluation.split validation"
+UNREPORTED = f"{_orders(10, 6)['order 6']} {VALIDATED}"
 """Arguments with the order and split of the trials of the search of `lifelong_relation_pairs`"""
 RECIPES = {
     "lifelong_relations_small": Recipe(
@@ -48,7 +48,7 @@ RECIPES = {
         search=Search(
             {"": (Setting(RATE, 1e-3),)},
             trials=6,
-            arguments=f"{_orders(10, 7)['order 7']} --evaluation.split validation",
+            arguments=f"{_orders(10, 7)['order 7']} {VALIDATED}",
         ),
         controls={
             "EMR": ("lower bound",),
@@ -101,9 +101,9 @@ RECIPES = {
                 "": (Setting(RATE, 1e-3),),
                 **dict.fromkeys(
                     ("A-GEM", EVERY_UPDATE),
-                    search_with(1e-3, "reference-batch-size", 64, is_whole=True, least=1, most=400),
+                    search_with(1e-3, "reference-batch-size", 64, most=400, **ROW_NUMBERS),
                 ),
-                "replay": search_with(1e-3, "replay-batch-size", 64, is_whole=True, least=1, most=400),
+                "replay": search_with(1e-3, "replay-batch-size", 64, most=400, **ROW_NUMBERS),
                 **dict.fromkeys(("OML-ER", "ANML-ER"), search_with(1e-3, "inner-learning-rate", 0.1)),
             },
             trials=12,

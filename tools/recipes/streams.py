@@ -17,8 +17,8 @@ def order_of(names: Sequence[str]) -> str:
     return f"--lifelong.task-order {' '.join(str(MBPA_ORDERS[0].index(name)) for name in names)}"
 
 
-UNREPORTED = f"{order_of(MBPA_ORDERS[0][::-1])} {VALIDATED}"
-"""Arguments with the order and split of the trials of a search on the five tasks of MbPA++"""
+UNREPORTED = f"{order_of(MBPA_ORDERS[2][::-1])} {VALIDATED}"
+"""Arguments with the order and split of the trials of a search on the five tasks of MbPA++. `SIX_ORDERS` lack it"""
 
 
 def search_with(rate: float, option: str, start: float, **limits: Any) -> tuple[Setting, ...]:
@@ -30,14 +30,16 @@ EVERY_UPDATE = "A-GEM at every update"
 """Row in which A-GEM projects every update, as in its paper"""
 PROJECTED_ALWAYS = "--lifelong.method.projection-interval 0 --lifelong.method.reference-tasks earlier"
 """Arguments with which A-GEM projects every update, with a reference of earlier tasks alone"""
-ROW_NUMBERS = {"is_whole": True, "least": 1, "most": 400}
-"""Limits of a searched number of rows, such as those of a batch of replay"""
+ROW_NUMBERS = {"is_whole": True, "least": 1}
+"""Limits of a searched number of rows, such as those of a batch of replay. The largest is the number that is kept"""
 _ADAPTED = search_with(4e-3, "adaptation-learning-rate", 0.1)
 _TEXT_SEARCH = Search(
     settings={
         "": (Setting(RATE, 4e-3),),
-        "replay": search_with(4e-3, "replay-batch-size", 32, **ROW_NUMBERS),
-        **dict.fromkeys(("A-GEM", EVERY_UPDATE), search_with(4e-3, "reference-batch-size", 100, **ROW_NUMBERS)),
+        "replay": search_with(4e-3, "replay-batch-size", 32, most=10_000, **ROW_NUMBERS),
+        **dict.fromkeys(
+            ("A-GEM", EVERY_UPDATE), search_with(4e-3, "reference-batch-size", 100, most=10_000, **ROW_NUMBERS)
+        ),
         **dict.fromkeys(("random", "MbPA", "MbPA++"), _ADAPTED),
         "EWC": search_with(4e-3, "penalty-weight", 10, factor=10),
         "MAS": search_with(4e-3, "penalty-weight", 1, factor=10),
@@ -45,7 +47,7 @@ _TEXT_SEARCH = Search(
         **dict.fromkeys(("LwF", "Logit-KD"), search_with(4e-3, "distillation-weight", 1, factor=3)),
     },
     trials=13,
-    arguments=f"{order_of(MBPA_ORDERS[2][::-1])} {VALIDATED}",
+    arguments=UNREPORTED,
 )
 _TEXT_ROWS = {
     "single task": "single_task",
@@ -101,8 +103,8 @@ _DIGIT_ORDERS = {
 _DIGIT_SEARCH = Search(
     settings={
         "": (Setting(RATE, 0.1),),
-        "replay 500": search_with(0.1, "replay-batch-size", 32, **ROW_NUMBERS),
-        "A-GEM": search_with(0.1, "reference-batch-size", 256, **ROW_NUMBERS),
+        "replay 500": search_with(0.1, "replay-batch-size", 32, most=500, **ROW_NUMBERS),
+        "A-GEM": search_with(0.1, "reference-batch-size", 256, most=500, **ROW_NUMBERS),
         "EWC": search_with(0.1, "penalty-weight", 100, factor=10),
         "MAS": search_with(0.1, "penalty-weight", 1, factor=10),
         "SI": search_with(0.1, "penalty-weight", 1, factor=10),
