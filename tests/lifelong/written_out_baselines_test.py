@@ -9,8 +9,6 @@ from tests.lifelong.learner_cases import ROWS, SIZE, TASKS
 from tests.lifelong.written_out import RATE, assert_params, batches_of, draw_replay, join, start_of, stream_in_float64
 from tests.reference.perceptron import gradient, gradient_of_scores, scores_of, step
 
-pytestmark = pytest.mark.slow
-
 WEIGHT, DAMPING, TEMPERATURE = 0.5, 0.1, 2.0
 DECAYS = {"ewc": None, "ewc_online": 0.5, "mas": 1.0, "si": 1.0}
 
@@ -57,7 +55,10 @@ def sensitivities(params, rows):
     return combine(lambda *each: np.mean(np.abs(each), axis=0), *slopes)
 
 
-@pytest.mark.parametrize("name", DECAYS)
+# SI is a law: the fault of a penalty that is taken off a gradient of a partial batch shows in no smaller test.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.laws if name == "si" else pytest.mark.slow) for name in DECAYS]
+)
 def test_penalties_hold_parameters_where_the_papers_have_them(name):
     """The loss of a batch is its mean and `WEIGHT / 2 * sum_t sum_i F_ti (theta_i - theta*_ti)^2`."""
     _, played = stream_in_float64(method_of(name))
@@ -98,6 +99,7 @@ def pull_to(teacher, params, x):
     return gradient_of_scores(params, x, WEIGHT * TEMPERATURE * apart / len(x))
 
 
+@pytest.mark.slow
 def test_lwf_stays_near_the_answers_of_the_model_before_the_task():
     _, played = stream_in_float64(LwF(distillation_weight=WEIGHT, temperature=TEMPERATURE))
     params, teacher = start_of(played), None
@@ -111,6 +113,7 @@ def test_lwf_stays_near_the_answers_of_the_model_before_the_task():
     assert_params(played.state.params, params)
 
 
+@pytest.mark.slow
 def test_a_gem_projects_against_the_mean_gradient_of_stored_rows():
     """`g - (g . r / r . r) r` where g points against r, the gradient of rows that are drawn of the memory."""
     method = AGEM(memory=EpisodicMemory(write_policy="all", capacity=32), reference_batch_size=5, reference_tasks="all")
@@ -134,6 +137,7 @@ def test_a_gem_projects_against_the_mean_gradient_of_stored_rows():
     assert_params(played.state.params, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distills", [False, True], ids=["replay", "logit_kd"])
 def test_replay_learns_drawn_rows_beside_every_batch(distills):
     """The loss is the mean over new and drawn rows. An update weighs the share of its rows that are there.

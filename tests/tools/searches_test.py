@@ -56,7 +56,16 @@ def test_hours_are_those_that_trials_and_runs_say(recipe):
     assert searches.describe_hours(timed, "r") == f"{said} and 0.25 on 1 runs."
     assert searches.describe_hours([*timed[:3], runs[3]], "r") == f"{said}."
     assert searches.describe_hours([*timed[:2], *runs[2:]], "r") == searches.describe_hours(runs, "r") == ""
+    of_curve = [dataclasses.replace(each, recipe="lifelong_last_two_sizes") for each in timed[:2]]
+    assert searches.describe_hours(of_curve, "lifelong_last_two_sizes") == "CPU hours spent: 0.67 on 2 runs."
     assert searches.describe_hours(timed, "lifelong_last_two_sizes") == ""
+
+
+def test_the_first_trial_is_the_first_one_of_the_ledger_whatever_its_row(recipe):
+    runs = [*trials("one, wide", INSIDE), *trials("one", INSIDE)]
+    timed = [dataclasses.replace(each, cpu_seconds=3600 * hours) for hours, each in enumerate(runs, 1)]
+    # Two rows of three trials, each as long as the first one, an hour.
+    assert "planned by its first trial: 6.00. Spent: 21.00 on 6 trials." in searches.describe_hours(timed, "r")
 
 
 @pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.search])
@@ -102,7 +111,7 @@ def test_rows_with_other_numbers_of_trials_have_no_verdict():
 def test_every_row_of_the_table_says_why_it_has_no_verdict():
     table = searches.describe_searches([("one", "two", "score")], {"one": SEARCHED})
     assert "| one | 4 | a 1 to 4, best 2 |  |" in table and "| two | 0 |  | not searched |" in table
-    assert "No row has trials" in searches.describe_searches([("one", "two")], {})
+    assert "No row has trials of its own" in searches.describe_searches([("one", "two")], {})
     last = searches.RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 4.0}, (), True)
     assert "| one | 4 | a 1 to 4, best 4, the largest allowed |  |" in searches.describe_searches(
         [("one", "two")], {"one": last}

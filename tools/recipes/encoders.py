@@ -71,6 +71,7 @@ _CONTROLS = {
     f"ANML-ER {PASSES} passes": ("SEQ", "ANML-ER", "MbPA++"),
     "Meta-MbPA": ("SEQ", "MbPA++", "OML-ER"),
     "multi-task": ("MbPA++", "Meta-MbPA"),
+    "SEQ, first token": ("SEQ",),
 }
 
 
@@ -134,7 +135,7 @@ RECIPES = {
             "those below. Trials of the later rows take up to nine times as long as the first."
         ),
         config="lifelong_text",
-        variants=_variants("last_two"),
+        variants=_variants("last_two") | {"SEQ, first token": "last_two --model.attention.pooling first"},
         steps=0,
         page="lifelong_encoder",
         search=_SEARCH,

@@ -9,7 +9,7 @@ __all__ = ["RECIPES", "TASKS"]
 ROWS = {
     "naive": "default",
     "replay": "replay",
-    "A-GEM": "agem",
+    "A-GEM": f"agem {RATE} 0.001",
     "EWC": "ewc",
     "MAS": "mas",
     "Logit-KD": "logit_kd",
@@ -85,7 +85,7 @@ RECIPES = {
             "Logit-KD, annealed": ("Logit-KD",),
         },
         findings=(
-            "Nats against plain training in these runs: columns, which forget nothing, {progressive | naive}, replay "
+            "Nats against plain training in these runs: columns, which are told the domain of a test text, {progressive | naive}, replay "
             "{replay | naive}, distillation {Logit-KD | naive}, MAS {MAS | naive}, A-GEM {A-GEM | naive}, EWC {EWC | "
             "naive}. ELLE against replay: {ELLE | replay}; with equal work a model that has grown reads two fifths of "
             "the news and a fifth of the reviews, and its rows that grow in one direction alone read more: {depth only "

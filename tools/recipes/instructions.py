@@ -65,7 +65,7 @@ RECIPES = {
         findings=(
             "Points in the orders that both rows have: LAMOL against fine-tuning {LAMOL | fine-tuning}, against as "
             "many real examples with the same loss {LAMOL | LAMOL, real}, against replay of all that was read {LAMOL | "
-            "replay}. QA-SRL is hardly learned by a model of this size, right after it neither (below)."
+            "replay}. QA-SRL is hardly learned in these runs, right after it neither (below)."
         ),
     ),
     "lifelong_lamol_texts": Recipe(
@@ -100,8 +100,7 @@ RECIPES = {
             "rows with the same loss {LAMOL | LAMOL, real}, against as many without the loss of texts {LAMOL | equal "
             "replay}; the loss of texts beside real rows {LAMOL, real | equal replay}; replay as it is usual, with "
             "more real rows, against LAMOL {LAMOL | replay}. Two seeds of one order are too few, and nothing was "
-            "searched. In both the rows with real texts ended higher, with its loss and without. At the end LAMOL "
-            "keeps something of DBpedia alone. Most of the written texts have the form of their task; they have fewer "
+            "searched. At the end LAMOL keeps something of DBpedia alone. Most of the written texts have the form of their task; they have fewer "
             "nats a token than real texts under the model that wrote them (below), that is, they are texts that it "
             "expects. The published numbers, of GPT-2 small with 115,000 texts a task, have LAMOL above MbPA++."
         ),

@@ -175,7 +175,7 @@ RECIPES = {
             "test, 25 of the 33 classes (of Yahoo's ten only two are at hand). A perceptron 384-256-33, batches of 32, "
             "one pass, Adam; a replay or a projected update every 400 texts, and 32 neighbours, 30 steps, of the head "
             "only. The reference of A-GEM has texts of all tasks so far; in the last row every update is projected, "
-            "with a reference of earlier tasks alone, as in the paper. Six orders, the published four and the first "
+            "with a reference of earlier tasks alone, as in the paper, for which the borders of tasks are told. Six orders, the published four and the first "
             "two from behind, one seed each: the order is the unit. Settings are searched on validation texts of an "
             "order that is not reported. `tools.measurements.vectors five --train 2000` makes "
             "MEMJAX_TEXT_VECTORS_2000."
@@ -224,7 +224,8 @@ RECIPES = {
             "`tools.measurements.vectors five --train 400 --test 200 --files` makes MEMJAX_TEXTS, `memjax import` "
             "MEMJAX_SMOLLM2; MEMJAX_STATES is a folder for what is computed once. The rate of 1e-3 is the first that "
             "was tried; plain training forgets 26 points with it on validation texts in the first order and one pass. "
-            "Four passes are read, since one leaves tasks near their largest class. "
+            "Four passes are read, since one leaves tasks near their largest class. `one adapter a task` is told the "
+            "task of each test text, the other rows are not. "
             "Run on a GPU with products in float32 (JAX_DEFAULT_MATMUL_PRECISION=highest)."
         ),
         config="lifelong_text",

@@ -35,6 +35,8 @@ CLAIM = re.compile(
   | (?:is|are|was|were)\ (?:far\ |well\ |clearly\ |a\ little\ )?(?:above|below)\ (?!\d|the\b|it\b|one\b)
   | as\ (?:well|good)\ as\ \d | good\ for | preferable | recommend\w*
   | worth\ (?:more|trying|it) | (?:more|less|most)\ accurate
+  | (?:ha[sd]|have|shows?|gives?|gave|reach(?:es|ed)?)\ (?:a\ )?(?:\w+\ )?(?:higher|lower)\ [\w ]+\ than
+  | end(?:s|ed)?\ (?:higher|lower) | forg[eo]ts?\ (?:less|more)
   )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -68,6 +70,7 @@ ALLOWED: Mapping[str, str] = {
     "what a longer memory improves": "title that asks",
     # Names and claims of papers, said to be theirs.
     "Supervised Data Improve Slot Filling": "title of a paper",
+    "with one memory have a lower perplexity than 24": "number of a paper",
     "4th or 5th was best": "number of a paper",
     "CoLA loses 2.5 to 4.8": "number of a paper",
 }  # fmt: skip

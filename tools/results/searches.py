@@ -29,8 +29,8 @@ SEARCHED = "nats_per_token"
 LEAST_TRIALS = 2
 """Smallest number of trials of a row that is searched"""
 UNSEARCHED = (
-    "Not searched: no two rows were searched alike, so that what follows describes these runs at these settings, and "
-    "says of no method that it is better than, worse than or level with another."
+    "Not searched: no two rows have trials of their own, and as many, so that what follows describes these runs at "
+    "these settings, and says of no method that it is better than, worse than or level with another."
 )
 """First sentence of the findings of a recipe whose rows have no verdict"""
 
@@ -114,21 +114,25 @@ def find_trials(runs: Iterable[Run], name: str, row: str) -> list[tuple[Settings
 
 
 def describe_hours(runs: Sequence[Run], name: str) -> str:
-    """Returns a sentence with the CPU hours of a recipe. '' without a search, and where a trial has not recorded its
-    CPU seconds.
+    """Returns a sentence with the CPU hours of a recipe. '' where a trial has not recorded its CPU seconds, and without
+    a search where no run has.
 
     It says the hours that the search of all rows with trials was expected to take by its first trial, and the hours
     that trials and runs have recorded.
     """
     recipe = RECIPES[name]
-    trials = [of_row for row in recipe.variants if (of_row := [run for *_, run in find_trials(runs, name, row)])]
-    hours = [run.cpu_seconds / 3600 for of_row in trials for run in of_row if run.cpu_seconds is not None]
-    if recipe.search is None or not hours or len(hours) < sum(map(len, trials)):
+    recorded = [run.cpu_seconds / 3600 for run in runs if run.recipe == name and run.cpu_seconds is not None]
+    spent_on_runs = f"{sum(recorded):.2f} on {len(recorded)} runs" if recorded else ""
+    if recipe.search is None:
+        return f"CPU hours spent: {spent_on_runs}." if recorded else ""
+    trials = {row: [run for *_, run in found] for row in recipe.variants if (found := find_trials(runs, name, row))}
+    places = {id(run): place for place, run in enumerate(runs)}
+    in_order = sorted((run for of_row in trials.values() for run in of_row), key=lambda run: places[id(run)])
+    hours = [run.cpu_seconds / 3600 for run in in_order if run.cpu_seconds is not None]
+    if not hours or len(hours) < len(in_order):
         return ""
     planned = hours[0] * recipe.search.trials * len(trials)
-    spent = f"{sum(hours):.2f} on {len(hours)} trials"
-    recorded = [run.cpu_seconds / 3600 for run in runs if run.recipe == name and run.cpu_seconds is not None]
-    spent += f" and {sum(recorded):.2f} on {len(recorded)} runs" if recorded else ""
+    spent = " and ".join(filter(None, (f"{sum(hours):.2f} on {len(hours)} trials", spent_on_runs)))
     return f"CPU hours of the search as planned by its first trial: {planned:.2f}. Spent: {spent}."
 
 
@@ -239,7 +243,7 @@ def describe_searches(claims: Iterable[tuple[str, ...]], searches: Mapping[str, 
     """
     rows = dict.fromkeys(row for claim in claims for row in claim[:2])
     if not any(row in searches for row in rows):
-        return "No row has trials of a search of its settings, so that no two rows have a verdict."
+        return "No row has trials of its own, so that no two rows have a verdict."
     cells = []
     for row in rows:
         search = searches.get(row, NO_SEARCH)

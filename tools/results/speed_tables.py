@@ -129,17 +129,19 @@ def neighbor_tasks(measurement: Measurement) -> str:
 
 
 def coarse(measurement: Measurement) -> str:
-    """Returns a table of the seconds and the accuracy of each form of adaptation at test time.
+    """Returns a table of the seconds and the accuracy of each form of adaptation at test time, and what tells the task.
 
     Forms are one adaptation for a whole test set, one for each text, and none.
     """
     cells = []
+    names = {"each": "each text (`per_example`)", "together": "all texts together (`per_batch`)"}
     for adaptation in measurement.facts["forms"]:
         low, median, high = (adaptation["seconds"][name] for name in ("low", "median", "high"))
         cells.append(
-            [adaptation["form"], f"{median:.3f} ({low:.3f}-{high:.3f})", f"{100 * adaptation['accuracy']:.1f}"]
+            [names.get(adaptation["form"], adaptation["form"]), f"{median:.3f} ({low:.3f}-{high:.3f})", f"{100 * adaptation['accuracy']:.1f}"]
         )
-    return grid(["adaptation", "seconds", "accuracy, %"], cells)
+    told = "All texts are of one task, which the mean of their keys, to whose neighbours `per_batch` adapts, tells."
+    return f"{grid(['adaptation', 'seconds', 'accuracy, %'], cells)}\n\n{told}"
 
 
 def episodes(measurement: Measurement) -> str:

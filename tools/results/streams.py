@@ -74,6 +74,12 @@ def name_orders(runs: Sequence[Run], recipe: Recipe, row: str) -> str:
     return "" if number == len(recipe.orders) else f"{number} of {len(recipe.orders)} orders"
 
 
+def _label(runs: Sequence[Run], recipe: Recipe, row: str) -> str:
+    """Returns the name of a row whose means stand in a table, with its number of orders where some are missing."""
+    orders = name_orders(runs, recipe, row)
+    return f"{row} ({orders})" if orders else row
+
+
 def alone(runs: Sequence[Run], texts: Measurement) -> dict[str, tuple[float, float]]:
     """Returns the accuracy of each task that was learned alone and the share of its largest class: task -> both.
 
@@ -199,7 +205,6 @@ COSTS = (
 SHARES = {
     "class_of_another_task": "answers that are a class of another task",
     "class_of_no_task": "answers that are no class of any task",
-    "no_class": "answers that are no class of their own task (older runs: of another task, or of none)",
     "answer_in_prompt": "test prompts whose context, cut to fit, holds a right answer",
 }
 """Share that runs with generated answers measure -> description of the share"""
@@ -266,7 +271,9 @@ def _share(runs: Sequence[Run], recipe: Recipe, share: str) -> str:
     if not names:
         return ""
     cells = [
-        [row, *(_cell(_mean(tasks.get(name, ()))) for name in names)] for row, tasks in values_by_row.items() if tasks
+        [_label(runs, recipe, row), *(_cell(_mean(tasks.get(name, ()))) for name in names)]
+        for row, tasks in values_by_row.items()
+        if tasks
     ]
     about = f"Share of {SHARES[share]}, after the last task, in percent, mean over orders and seeds:"
     return f"{about}\n\n{grid(['row', *names], cells)}"
@@ -387,7 +394,7 @@ def ages(runs: Sequence[Run], recipe: Recipe) -> str:
         square = [matrix for matrix in matrices if matrix.shape[0] == matrix.shape[1] > 1]
         if square:
             means = np.nanmean([accuracy_by_age(100 * matrix) for matrix in square], axis=0)
-            cells.append([row, *map(_cell, means)])
+            cells.append([_label(runs, recipe, row), *map(_cell, means)])
     if not cells:
         return ""
     heads = ["tasks learned since", *range(len(cells[0]) - 1)]
@@ -410,7 +417,7 @@ def wholes(runs: Sequence[Run], recipe: Recipe) -> str:
                 if what in (each := run.evaluations["stream"].get("after_each") or {})
             ]
             if values_by_run and len({len(values) for values in values_by_run}) == 1:
-                cells.append([f"{row}, {what}", *map(_cell, 100 * np.mean(values_by_run, axis=0))])
+                cells.append([f"{_label(runs, recipe, row)}, {what}", *map(_cell, 100 * np.mean(values_by_run, axis=0))])
     if not cells:
         return ""
     heads = [f"{measure_of(runs)} after task", *range(1, len(cells[0]))]
@@ -494,24 +501,6 @@ def few_texts(measurement: Measurement) -> str:
         parts += ["Each task right after it was learned:", grid(["row", *tasks, "mean"], learned)]
     parts.append(table_of(settle_verdicts(compared, {}), {}, "Mean of the sets, draw by draw", "points", 2))
     return "\n\n".join(part for part in parts if part)
-
-
-def second_tasks(measurement: Measurement) -> str:
-    """Returns a table of the accuracy of a second task right after it was learned.
-
-    A row is a set of texts and a number of passes. The first column of accuracies is that of the second task alone. The
-    others are by moments of the optimiser at the border of the tasks and by classes of the head.
-    """
-    setting = lambda record: (ALONE,) if record["alone"] else (record["moments"], record["room"])
-    records = measurement.facts["records"]
-    learned = {(record["texts"], record["passes"], *setting(record)): record["learned"] for record in records}
-    cells = [(ALONE,), *((moments, room) for moments in ("carried", "new") for room in (4, 33))]
-    heads = ["texts", "passes", "alone", *(f"moments {moments}, head of {room}" for moments, room in cells[1:])]
-    shown = []
-    for texts, passes in dict.fromkeys((record["texts"], record["passes"]) for record in records):
-        values = [learned.get((texts, passes, *cell)) for cell in cells]
-        shown.append([texts, passes, *("" if value is None else _cell(100 * value) for value in values)])
-    return grid(heads, shown)
 
 
 def avalanche(measurement: Measurement) -> str:

@@ -49,7 +49,7 @@ SYSTEMS = (
     System(
         "EWC (Kirkpatrick et al. 2017)",
         "regularisation",
-        "an anchor and an importance for every parameter, of each task",
+        "an anchor and an importance for every parameter, of each task (here their sums)",
         "every update",
         "a pass over some batches after a task, a penalty an update",
         "nothing",
