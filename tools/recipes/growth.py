@@ -85,13 +85,13 @@ RECIPES = {
             "Logit-KD, annealed": ("Logit-KD",),
         },
         findings=(
-            "Nats against plain training in these runs: columns, which are told the domain of a test text, {progressive | naive}, replay "
-            "{replay | naive}, distillation {Logit-KD | naive}, MAS {MAS | naive}, A-GEM {A-GEM | naive}, EWC {EWC | "
-            "naive}. ELLE against replay: {ELLE | replay}; with equal work a model that has grown reads two fifths of "
-            "the news and a fifth of the reviews, and its rows that grow in one direction alone read more: {depth only "
-            "| ELLE} and {width only | ELLE} against ELLE. The exact expansion changes nothing of what a model "
-            "computes; what that of the paper changes is in the last column, and in the end it has {ELLE, paper | "
-            "ELLE}. Of the rows that say it none skipped an update."
+            "Nats against plain training in these runs: columns, which are told the domain of a test text, "
+            "{progressive | naive}, replay {replay | naive}, distillation {Logit-KD | naive}, MAS {MAS | naive}, A-GEM "
+            "{A-GEM | naive}, EWC {EWC | naive}. ELLE against replay: {ELLE | replay}; with equal work a model that "
+            "has grown reads two fifths of the news and a fifth of the reviews, and its rows that grow in one "
+            "direction alone read more: {depth only | ELLE} and {width only | ELLE} against ELLE. The exact expansion "
+            "changes nothing of what a model computes; what that of the paper changes is in the last column, and in "
+            "the end it has {ELLE, paper | ELLE}. Of the rows that say it none skipped an update."
         ),
     ),
     "lifelong_pretraining_bert": Recipe(

@@ -100,9 +100,10 @@ RECIPES = {
             "rows with the same loss {LAMOL | LAMOL, real}, against as many without the loss of texts {LAMOL | equal "
             "replay}; the loss of texts beside real rows {LAMOL, real | equal replay}; replay as it is usual, with "
             "more real rows, against LAMOL {LAMOL | replay}. Two seeds of one order are too few, and nothing was "
-            "searched. At the end LAMOL keeps something of DBpedia alone. Most of the written texts have the form of their task; they have fewer "
-            "nats a token than real texts under the model that wrote them (below), that is, they are texts that it "
-            "expects. The published numbers, of GPT-2 small with 115,000 texts a task, have LAMOL above MbPA++."
+            "searched. At the end LAMOL keeps something of DBpedia alone. Most of the written texts have the form of "
+            "their task; they have fewer nats a token than real texts under the model that wrote them (below), that "
+            "is, they are texts that it expects. The published numbers, of GPT-2 small with 115,000 texts a task, have "
+            "LAMOL above MbPA++."
         ),
     ),
 }

@@ -92,9 +92,9 @@ RECIPES = {
             "an episode of OML-ER and its kin spends six of them on one outer step, which `updates` counts. A "
             "perceptron 384-256-33, one pass, Adam; a replay or a projected update about every 400 texts (16 of them "
             "in episodes). The reference of A-GEM has texts of all tasks so far; in the last row every update is "
-            "projected, with texts of earlier tasks alone, as in the paper, for which borders are told. Meta-MbPA keeps a hundredth of the texts, "
-            "the others all. Six orders: the four of the paper, and the second and third of them reversed. "
-            "`tools.measurements.vectors five --train 2000` makes MEMJAX_TEXT_VECTORS_2000."
+            "projected, with texts of earlier tasks alone, as in the paper, for which borders are told. Meta-MbPA "
+            "keeps a hundredth of the texts, the others all. Six orders: the four of the paper, and the second and "
+            "third of them reversed. `tools.measurements.vectors five --train 2000` makes MEMJAX_TEXT_VECTORS_2000."
         ),
         config="lifelong_text",
         variants={row: f"{variant} {BATCH}" for row, variant in _METHODS.items()},

@@ -175,10 +175,10 @@ RECIPES = {
             "test, 25 of the 33 classes (of Yahoo's ten only two are at hand). A perceptron 384-256-33, batches of 32, "
             "one pass, Adam; a replay or a projected update every 400 texts, and 32 neighbours, 30 steps, of the head "
             "only. The reference of A-GEM has texts of all tasks so far; in the last row every update is projected, "
-            "with a reference of earlier tasks alone, as in the paper, for which the borders of tasks are told. Six orders, the published four and the first "
-            "two from behind, one seed each: the order is the unit. Settings are searched on validation texts of an "
-            "order that is not reported. `tools.measurements.vectors five --train 2000` makes "
-            "MEMJAX_TEXT_VECTORS_2000."
+            "with a reference of earlier tasks alone, as in the paper, for which the borders of tasks are told. Six "
+            "orders, the published four and the first two from behind, one seed each: the order is the unit. Settings "
+            "are searched on validation texts of an order that is not reported. `tools.measurements.vectors five "
+            "--train 2000` makes MEMJAX_TEXT_VECTORS_2000."
         ),
         config="lifelong_text",
         variants=_TEXT_ROWS,

@@ -138,7 +138,11 @@ def coarse(measurement: Measurement) -> str:
     for adaptation in measurement.facts["forms"]:
         low, median, high = (adaptation["seconds"][name] for name in ("low", "median", "high"))
         cells.append(
-            [names.get(adaptation["form"], adaptation["form"]), f"{median:.3f} ({low:.3f}-{high:.3f})", f"{100 * adaptation['accuracy']:.1f}"]
+            [
+                names.get(adaptation["form"], adaptation["form"]),
+                f"{median:.3f} ({low:.3f}-{high:.3f})",
+                f"{100 * adaptation['accuracy']:.1f}",
+            ]
         )
     told = "All texts are of one task, which the mean of their keys, to whose neighbours `per_batch` adapts, tells."
     return f"{grid(['adaptation', 'seconds', 'accuracy, %'], cells)}\n\n{told}"

@@ -417,7 +417,9 @@ def wholes(runs: Sequence[Run], recipe: Recipe) -> str:
                 if what in (each := run.evaluations["stream"].get("after_each") or {})
             ]
             if values_by_run and len({len(values) for values in values_by_run}) == 1:
-                cells.append([f"{_label(runs, recipe, row)}, {what}", *map(_cell, 100 * np.mean(values_by_run, axis=0))])
+                cells.append(
+                    [f"{_label(runs, recipe, row)}, {what}", *map(_cell, 100 * np.mean(values_by_run, axis=0))]
+                )
     if not cells:
         return ""
     heads = [f"{measure_of(runs)} after task", *range(1, len(cells[0]))]
