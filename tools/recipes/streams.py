@@ -193,7 +193,9 @@ RECIPES = {
             "The published order is multi-task, MbPA++, MbPA, A-GEM, random, replay, plain training. Points against "
             "plain training here: MbPA++ {MbPA++ | SEQ}, MbPA {MbPA | SEQ}, A-GEM {A-GEM | SEQ}, at every update "
             "{A-GEM at every update | SEQ}, random neighbours {random | SEQ}, sparse replay {replay | SEQ}; MbPA++ "
-            "against MbPA {MbPA++ | MbPA}, one pass over all tasks together against MbPA++ {multi-task | MbPA++}."
+            "against MbPA {MbPA++ | MbPA}, against sparse replay {MbPA++ | replay}, one pass over all tasks together "
+            "against MbPA++ {multi-task | MbPA++}. Every 400 texts replay reads as many stored ones as its search has "
+            "found (below), MbPA++ 100; A-GEM at every update reads as many as its search has found in each update."
         ),
     ),
     "lifelong_vectors_sweeps": Recipe(
