@@ -48,15 +48,14 @@ RECIPES = {
     "lifelong_pretraining": Recipe(
         description=(
             "Domains of text one after the other: encyclopedia (WikiText-2), news (test texts of AG News) and reviews "
-            "(Yelp), about 1.8 to 2 million characters each, not the corpora of the paper. GPT-2 of "
-            "two layers of width 64, which ELLE makes four of 128; pieces of 128 tokens of 4,096 byte-level pairs, "
-            "trained on the first domain; batches of 28 pieces, Adam at 1e-3; 1,000 pieces in the memory, 30 "
-            "updates to recover. Equal work: every row spends on a stage what plain training spends on all of the "
-            "domain, read three times, by counted products of matrices (`tools.measurements.work`), replayed rows, "
-            "teachers, recoveries and larger models included; who does more in an update reads less of the domain. "
-            "One order and three seeds; a search of six rates of all rows would be 90 runs of 80 to 500 seconds. Lower "
-            "is better. A-GEM was measured with a reference of all domains so far, where today it has that of earlier "
-            "ones alone. `tools.measurements.domains` makes MEMJAX_DOMAINS."
+            "(Yelp), about 1.8 to 2 million characters each, not the corpora of the paper. GPT-2 of two layers of "
+            "width 64, which ELLE makes four of 128; pieces of 128 tokens of 4,096 byte-level pairs, trained on the "
+            "first domain; batches of 28 pieces, Adam at 1e-3; 1,000 pieces in the memory, 30 updates to recover. "
+            "Equal work: every row spends on a stage what plain training spends on all of the domain, read three "
+            "times, by counted products of matrices (`tools.measurements.work`), replayed rows, teachers, recoveries "
+            "and larger models included; who does more in an update reads less of the domain. One order and three "
+            "seeds; a search of six rates of all rows would be 90 runs of 80 to 500 seconds. Lower is better. The "
+            "reference of A-GEM has pieces of earlier domains alone. `tools.measurements.domains` makes MEMJAX_DOMAINS."
         ),
         variants=ROWS,
         orders={"order 1": "--lifelong.task-order 0 1 2"},

@@ -99,11 +99,13 @@ RECIPES = {
             "Points in these runs of one order: LAMOL against fine-tuning {LAMOL | fine-tuning}, against as many real "
             "rows with the same loss {LAMOL | LAMOL, real}, against as many without the loss of texts {LAMOL | equal "
             "replay}; the loss of texts beside real rows {LAMOL, real | equal replay}; replay as it is usual, with "
-            "more real rows, against LAMOL {LAMOL | replay}. Two seeds of one order are too few, and nothing was "
-            "searched. At the end LAMOL keeps something of DBpedia alone. Most of the written texts have the form of "
-            "their task; they have fewer nats a token than real texts under the model that wrote them (below), that "
-            "is, they are texts that it expects. The published numbers, of GPT-2 small with 115,000 texts a task, have "
-            "LAMOL above MbPA++."
+            "more real rows, against LAMOL {LAMOL | replay}. LAMOL that writes 5 % of the rows of a task: against "
+            "fine-tuning {LAMOL, 5 % | fine-tuning}, against 20 % {LAMOL, 5 % | LAMOL}; that writes 100 %: against 20 "
+            "% {LAMOL, 100 % | LAMOL}, against 20 % of real rows {LAMOL, 100 % | LAMOL, real}. Two seeds of one order "
+            "are too few, and nothing was searched. At the end LAMOL keeps something of DBpedia alone. Most of the "
+            "written texts have the form of their task; they have fewer nats a token than real texts under the model "
+            "that wrote them (below), that is, they are texts that it expects. The published numbers, of GPT-2 small "
+            "with 115,000 texts a task, have LAMOL above MbPA++."
         ),
     ),
 }

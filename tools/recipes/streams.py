@@ -160,13 +160,13 @@ RECIPES = {
         },
         findings=(
             "Points over six orders. Against plain training: replay {replay 500 | SEQ}, distillation without stored "
-            "images {LwF | SEQ} and with them {Logit-KD | SEQ}, A-GEM {A-GEM | SEQ}, EWC {EWC | SEQ}, MAS {MAS | "
-            "SEQ}, SI {SI | SEQ}. Each row has its own settings (above); the 400 images of A-GEM's reference are the "
-            "most that its search allowed. GEM against replay of 500 images: with a margin of 0.5 {GEM, margin 0.5 | "
-            "replay 500}, with 0, as in the paper's program, {GEM, margin 0 | replay 500}; one margin against the "
-            "other {GEM, margin 0.5 | GEM, margin 0}; GEM without a margin against A-GEM {GEM, margin 0 | A-GEM}. "
-            "Distillation on the stored images against replay of them {Logit-KD | replay 500}. Where the classes of a "
-            "task are told, EWC against plain training {EWC, classes told | SEQ, classes told}."
+            "images {LwF | SEQ} and with them {Logit-KD | SEQ}, A-GEM {A-GEM | SEQ}, EWC {EWC | SEQ}, MAS {MAS | SEQ}, "
+            "SI {SI | SEQ}. Each row has its own settings (above); A-GEM's reference has as many images as its memory. "
+            "GEM against replay of 500 images: with a margin of 0.5 {GEM, margin 0.5 | replay 500}, with 0, as in the "
+            "paper's program, {GEM, margin 0 | replay 500}; one margin against the other {GEM, margin 0.5 | GEM, "
+            "margin 0}; GEM without a margin against A-GEM {GEM, margin 0 | A-GEM}. Distillation on the stored images "
+            "against replay of them {Logit-KD | replay 500}. Where the classes of a task are told, EWC against plain "
+            "training {EWC, classes told | SEQ, classes told}."
         ),
     ),
     "lifelong_vectors_2000": Recipe(
