@@ -60,8 +60,15 @@ def test_limits_and_whole_numbers_are_kept():
     values = [trial["--rows"] for trial, _ in losses]
     assert values[:3] == [100, 50, 150] and all(value == round(value) and 50 <= value <= 150 for value in values)
     assert find_edges([trial for trial, _ in losses], {"--rows": 150}, settings) == ()
-    with pytest.raises(ValueError, match="no value is left to try"):
+    with pytest.raises(ValueError, match="no value is left"):
         descend(lambda trial: 0.0, (Setting("--rows", 2, least=1, most=3, is_whole=True),), 5)
+
+
+def test_where_all_neighbours_of_the_best_trial_were_tried_the_next_best_one_moves():
+    losses = descend(distance("--rate", 0.11), RATES, 30)
+    values = sorted(trial["--rate"] for trial, _ in losses)
+    assert len({*values}) == 30 and values[0] <= 0.05 and values[-1] >= 0.2
+    assert min(losses, key=lambda trial: trial[1])[0]["--rate"] == pytest.approx(0.11, rel=0.02)
 
 
 def test_a_trial_that_diverged_is_never_the_best():

@@ -95,14 +95,15 @@ def propose_trial(losses: Sequence[tuple[Settings, float]], settings: Sequence[S
 
     The first trial has the value at which each setting starts. From then on one setting of the best trial is moved:
     beyond the edge where its best value lies at one, else to an untried neighbour, first at the distance of the grid,
-    then at the square root of that distance and so on.
+    then at the square root of that distance and so on. Where all its neighbours were tried, one of the next best trial
+    is moved so.
 
     Args:
       losses: Settings and loss of each trial so far.
       settings: Settings that are searched.
 
     Raises:
-      ValueError: All neighbours of the best trial were tried at the finest distance.
+      ValueError: All neighbours of all trials were tried at the finest distance.
 
     Example:
       >>> rate = (Setting("--rate", 0.1),)
@@ -112,18 +113,18 @@ def propose_trial(losses: Sequence[tuple[Settings, float]], settings: Sequence[S
     if not losses:
         return _values({setting.option: setting.start for setting in settings}, settings)
     tried = [trial for trial, _ in losses]
-    best = min(losses, key=lambda trial: trial[1])[0]
-    edges = find_edges(tried, best, settings)
-    order = sorted(settings, key=lambda setting: setting.option not in edges)
-    for step in range(FINEST):
-        for setting in order:
-            factor = setting.factor ** (0.5**step)
-            for ratio in (1 / factor, factor):
-                moved = {**best, setting.option: setting.move(best[setting.option], ratio)}
-                proposal = _values(moved, settings)
-                if not any(_is_same(proposal, trial) for trial in tried):
-                    return proposal
-    raise ValueError(f"search: given {len(tried)} trials of {', '.join(best)}, allowed: fewer, no value is left to try")
+    for start, _ in sorted(losses, key=lambda trial: trial[1]):
+        edges = find_edges(tried, start, settings)
+        order = sorted(settings, key=lambda setting: setting.option not in edges)
+        for step in range(FINEST):
+            for setting in order:
+                factor = setting.factor ** (0.5**step)
+                for ratio in (1 / factor, factor):
+                    moved = {**start, setting.option: setting.move(start[setting.option], ratio)}
+                    proposal = _values(moved, settings)
+                    if not any(_is_same(proposal, trial) for trial in tried):
+                        return proposal
+    raise ValueError(f"search: given {len(tried)} trials of {', '.join(tried[0])}, allowed: fewer, no value is left")
 
 
 def _values(values: Settings, settings: Sequence[Setting]) -> dict[str, float]:
