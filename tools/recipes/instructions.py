@@ -102,11 +102,12 @@ RECIPES = {
             "more real rows, against LAMOL {LAMOL | replay}. LAMOL that writes 5 % of the rows of a task: against "
             "fine-tuning {LAMOL, 5 % | fine-tuning}, against 20 % {LAMOL, 5 % | LAMOL}; that writes 100 %: against 20 "
             "% {LAMOL, 100 % | LAMOL}, against 20 % of real rows {LAMOL, 100 % | LAMOL, real}. In a model half as wide "
-            "LAMOL against fine-tuning {LAMOL, width 64 | fine-tuning, width 64}; no wider model was run. One or two "
-            "seeds of one order are too few, and nothing was searched. At the end LAMOL that writes 20 % keeps "
-            "something of DBpedia alone. Most of the written texts have the form of their task; they have fewer nats a "
-            "token than real texts under the model that wrote them (below), that is, they are texts that it expects. "
-            "The published numbers, of GPT-2 small with 115,000 texts a task, have LAMOL above MbPA++."
+            "LAMOL against fine-tuning {LAMOL, width 64 | fine-tuning, width 64}, against as many real rows {LAMOL, "
+            "width 64 | LAMOL, real, width 64}; no wider model was run. One or two seeds of one order are too few, and "
+            "nothing was searched. At the end LAMOL that writes 20 % keeps something of DBpedia alone. Most of the "
+            "written texts have the form of their task; they have fewer nats a token than real texts under the model "
+            "that wrote them (below), that is, they are texts that it expects. The published numbers, of GPT-2 small "
+            "with 115,000 texts a task, have LAMOL above MbPA++."
         ),
     ),
 }
