@@ -110,12 +110,12 @@ RECIPES = {
             "Points over six orders, all rows searched with as many trials: MbPA++ against replay {MbPA++ | replay}; "
             "OML-ER against replay {OML-ER | replay}, against MbPA++ {OML-ER | MbPA++}; ANML-ER against OML-ER "
             "{ANML-ER | OML-ER}; Meta-MbPA against MbPA++ {Meta-MbPA | MbPA++}, against OML-ER {Meta-MbPA | OML-ER}; "
-            "online EWC against plain training {online EWC | SEQ}. The published tables have OML-ER above "
-            "MbPA++, and Meta-MbPA above both, where the encoder is trained. Here it is frozen, and episodes can shape "
-            "a perceptron alone; `lifelong_last_two` is for the rest. A-GEM projects 25 of 2,500 updates {A-GEM | "
-            "SEQ}. At every update, with 400 stored texts for each reference as its search has found, it comes to "
-            "{A-GEM at every update | SEQ} against plain training and {A-GEM at every update | MbPA++} against "
-            "MbPA++: it then reads 800,000 stored texts, where sparse replay reads 5,000."
+            "online EWC against plain training {online EWC | SEQ}. The published tables have OML-ER above MbPA++, and "
+            "Meta-MbPA above both, where the encoder is trained. Here it is frozen, and episodes can shape a "
+            "perceptron alone; `lifelong_last_two` is for the rest. A-GEM projects 25 of 2,500 updates {A-GEM | SEQ}. "
+            "At every update of the later four tasks it comes to {A-GEM at every update | SEQ} against plain training "
+            "and {A-GEM at every update | MbPA++} against MbPA++: each of these 2,000 updates reads as many stored "
+            "texts as its search has found for a reference (below), where sparse replay reads stored texts 25 times."
         ),
     ),
     "lifelong_meta_ablations": Recipe(
