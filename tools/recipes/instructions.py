@@ -65,7 +65,8 @@ RECIPES = {
         findings=(
             "Points in the orders that both rows have: LAMOL against fine-tuning {LAMOL | fine-tuning}, against as "
             "many real examples with the same loss {LAMOL | LAMOL, real}, against replay of all that was read {LAMOL | "
-            "replay}. QA-SRL is hardly learned in these runs, right after it neither (below)."
+            "replay}. QA-SRL is hardly learned in these runs, right after it neither (below). What a run of LAMOL "
+            "writes, and what a fresh model learns from that alone, is at the end of the page."
         ),
     ),
     "lifelong_lamol_texts": Recipe(
