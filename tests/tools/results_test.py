@@ -390,7 +390,9 @@ def test_rows_of_streams_are_compared_over_orders_and_seeds():
     assert "| two | one | +19.75 ± 0.25 | 2 orders |  | not searched |" in streams.differences(runs, recipe, {})
     assert "| one | 47.5 | 25.0 |" in streams.ages(runs, recipe)
     assert "| b | 30.0 | 50.0 |" in streams.matrices(runs, recipe)
-    assert "| two | 2 of 4 | 59.5 |" in streams.methods([run for run in runs if "order 1" in run.row], recipe)
+    of_order_1 = [run for run in runs if "order 1" in run.row]
+    assert "| two | 2 of 4 | 59.5 |" in streams.methods(of_order_1, recipe)
+    assert "| one (1 of 2 orders) | " in streams.ages(of_order_1, recipe)
 
 
 def test_averages_of_methods_stand_by_size_whichever_recipe_their_runs_are_of():

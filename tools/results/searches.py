@@ -126,8 +126,8 @@ def describe_hours(runs: Sequence[Run], name: str) -> str:
     if recipe.search is None:
         return f"CPU hours spent: {spent_on_runs}." if recorded else ""
     trials = {row: [run for *_, run in found] for row in recipe.variants if (found := find_trials(runs, name, row))}
-    places = {id(run): place for place, run in enumerate(runs)}
-    in_order = sorted((run for of_row in trials.values() for run in of_row), key=lambda run: places[id(run)])
+    identities = {id(run) for of_row in trials.values() for run in of_row}
+    in_order = [run for run in runs if id(run) in identities]
     hours = [run.cpu_seconds / 3600 for run in in_order if run.cpu_seconds is not None]
     if not hours or len(hours) < len(in_order):
         return ""
