@@ -139,10 +139,11 @@ def check_start_fits(config: Config) -> None:
 
 def tokenizer_of_start(config: Config) -> Any:
     """Returns the tokenizer of the run that a run starts from, if it takes it: its settings are the same, and the
-    embedding of the vocabulary is not reinitialized. None for a tokenizer that the configuration describes.
+    embedding of the vocabulary is not reinitialized. None for a tokenizer that the configuration describes, and where
+    the other run is gone, which a run that goes on does not need.
     """
     start, reinitialized = config.training.init_from, config.training.reinitialized_parameters
-    if not start or optimizers.is_named(VOCABULARY, reinitialized):
+    if not start or optimizers.is_named(VOCABULARY, reinitialized) or not Path(start).expanduser().exists():
         return None
     return open_tokenizer(start) if config.data.tokenizer == load_config(start).data.tokenizer else None
 

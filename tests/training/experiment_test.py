@@ -30,7 +30,7 @@ from memjax.data.documents import ArrayDocuments
 from memjax.durable_files import write_json
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.experiment import make_evaluation_model, make_experiment
-from memjax.training.loaded_runs import init_from, load_run
+from memjax.training.loaded_runs import init_from, load_run, tokenizer_of_start
 from memjax.training.runs import config_from_dict, config_to_dict
 from memjax.training.tables import Tables
 from memjax.training.train_state import TrainState, init_variables
@@ -133,6 +133,12 @@ def test_init_from_refuses_what_does_not_fit(tmp_path):
         init_from(tmp_path / "old", random_variables(wide.model), wide.model)
     with pytest.raises(ValueError, match="has no checkpoint"):
         init_from(tmp_path / "nothing", random_variables(wide.model), wide.model)
+
+
+def test_a_run_that_goes_on_does_not_need_the_run_that_it_began_from(tmp_path):
+    config = make_config(tmp_path, long_memory(layers=(-1,)))
+    training = dataclasses.replace(config.training, init_from=str(tmp_path / "gone"))
+    assert tokenizer_of_start(dataclasses.replace(config, training=training)) is None
 
 
 def test_a_run_is_loaded_also_with_another_memory(tmp_path):

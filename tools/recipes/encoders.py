@@ -191,11 +191,12 @@ RECIPES = {
             "125 texts | SEQ, 125 texts}; at 2,000: MbPA++ {MbPA++, 2,000 texts | SEQ, 2,000 texts}, OML-ER {OML-ER, "
             "2,000 texts | SEQ, 2,000 texts}. OML-ER against MbPA++: {OML-ER, 125 texts | MbPA++, 125 texts} and "
             "{OML-ER, 2,000 texts | MbPA++, 2,000 texts}; Meta-MbPA at 125 against plain training {Meta-MbPA, 125 "
-            "texts | SEQ, 125 texts}, against MbPA++ {Meta-MbPA, 125 texts | MbPA++, 125 texts}; at 2,000 it was not "
-            "run. Those of 500 texts stand in the first table of this page. The published numbers have OML-ER above "
-            "MbPA++: in one pass over so few texts that order does not appear in these runs. One pass over 2,000 texts "
-            "a task is 420 outer updates of OML-ER and 2,525 updates of MbPA++. Six passes over 500 texts are 630 "
-            "outer updates (first table)."
+            "texts | SEQ, 125 texts}, against MbPA++ {Meta-MbPA, 125 texts | MbPA++, 125 texts}; at 2,000 {Meta-MbPA, "
+            "2,000 texts | SEQ, 2,000 texts} and {Meta-MbPA, 2,000 texts | MbPA++, 2,000 texts}. Those of 500 texts "
+            "stand in the first table of this page. The published numbers have OML-ER above MbPA++: in one pass over "
+            "so few texts that order does not appear in these runs. One pass over 2,000 texts a task is 420 outer "
+            "updates of OML-ER and 2,525 updates of MbPA++. Six passes over 500 texts are 630 outer updates (first "
+            "table)."
         ),
     ),
     "lifelong_encoder": Recipe(

@@ -18,6 +18,8 @@ TIMED = (
     "tools/bench/peers-requirements.txt",
 )
 """files, and folders with all of their Python files, that a step of any contender runs or that set its size"""
+UNTIMED = ("memjax/training/loaded_runs.py",)
+"""files of those folders that run before a first step, or without one"""
 CONTENDERS = ("models", "kernels", "searches", "updates")
 """modules of `tools.bench` with contenders: a suite runs some of them"""
 
@@ -30,7 +32,8 @@ def timed_with(modules: Iterable[str] = CONTENDERS) -> tuple[str, ...]:
 def timed_files(top: Path = TOP, timed: Iterable[str] = timed_with()) -> list[Path]:
     """Returns the timed files of a checkout, sorted."""
     paths = [top / name for name in timed]
-    return sorted(file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path]))
+    files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    return sorted({*files} - {top / name for name in UNTIMED})
 
 
 def fingerprint(top: Path = TOP, timed: Iterable[str] = timed_with()) -> str:
