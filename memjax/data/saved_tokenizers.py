@@ -79,7 +79,9 @@ def load_tokenizer(folder: Path) -> Any:
         load, fingerprint = _LOADERS[description["kind"]], description["fingerprint"]
     for name, expected in description.get("files", {}).items():  # earlier versions wrote none
         file = folder / name
-        if not file.is_file() or file_checksum(file) != expected:
+        if not file.is_file():
+            raise DamagedError(f"tokenizer: {file} is missing, {MADE_WITH_RUN}")
+        if file_checksum(file) != expected:
             raise DamagedError(f"tokenizer: {file} is damaged (it is not what memjax wrote), {MADE_WITH_RUN}")
     tokenizer = load(folder)
     if tokenizer is not None and tokenizer.fingerprint != fingerprint:

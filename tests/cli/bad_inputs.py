@@ -115,7 +115,7 @@ SOURCES = (
 
 DAMAGED = (
     ("not_json", "eval", "runs/{run}/config.json: damaged (Expecting"),
-    ("half_json", "eval", "runs/{run}/config.json: damaged (Unterminated"),
+    ("half_json", "eval", "runs/{run}/config.json: damaged ("),
     ("empty_json", "eval", "runs/{run}/config.json: damaged (Expecting"),
     ("list_json", "eval", "runs/{run}/config.json: config: given tuple"),
     ("number_json", "eval", "runs/{run}/config.json: config: given int"),
@@ -144,11 +144,11 @@ DAMAGED = (
     ("finished_list", "compare", "runs/{run}/finished.json: damaged (it"),
     ("finished_empty", "compare", "runs/{run}/finished.json: damaged (it"),
     ("not_json", "train", "runs/{run}/config.json: damaged (Expecting"),
-    ("half_json", "train", "runs/{run}/config.json: damaged (Unterminated"),
+    ("half_json", "train", "runs/{run}/config.json: damaged ("),
     ("wrong_value", "train", "runs/{run}/config.json: model.dim: given"),
     ("torn_versions", "train", "runs/{run}/versions.json: damaged"),
     ("torn_finished", "train", "runs/{run}/finished.json: damaged"),
-    ("finished_list", "train", "runs/{run}/finished.json: damaged (it has"),
+    ("finished_list", "train", "runs/{run}/finished.json: damaged (it"),
     ("finished_empty", "train", "runs/{run}/finished.json: damaged (it"),
 )
 """damage, verb and what is said; `{run}` is the name of the run"""

@@ -273,6 +273,8 @@ def test_a_run_ends_with_its_measure(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", [Classification(), QUESTIONS], ids=["classes", "spans"])
 def test_a_small_encoder_learns_what_it_is_shown(task, tmp_path):
+    if task is QUESTIONS:  # some answers have five tokens
+        task = dataclasses.replace(task, max_answer_length=8)
     config = make_config(tmp_path, task)
     config.model.dim, config.model.feed_forward = 32, Dense(dim=64, activation="gelu_exact")
     config.data.source = Templates(num_examples=16)
