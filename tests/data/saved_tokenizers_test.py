@@ -53,7 +53,7 @@ def test_what_is_gone_damaged_or_another_is_told(tmp_path):
         load_tokenizer(folder)
     write_json(folder / "about.json", about)
     (folder / "words.json").unlink()
-    with pytest.raises(ValueError, match=r"words\.json is damaged"):
+    with pytest.raises(ValueError, match=r"words\.json is missing"):
         load_tokenizer(folder)
     (folder / "about.json").write_text("{")
     with pytest.raises(ValueError, match=r"about\.json: damaged"):
