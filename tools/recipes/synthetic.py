@@ -1,6 +1,7 @@
 """Recipes of synthetic tasks that need a memory, and of images as sequences."""
 
 from tools.recipes.recipe import HIGHER_RATE, SIGNAL_BEFORE, Recipe, signal
+from tools.recipes.search import RATE, Search, Setting
 
 
 def _horizons(segments: int, *horizons: int) -> dict[str, str]:
@@ -19,6 +20,7 @@ def _lengths(num_documents: int, *lengths: int) -> dict[str, str]:
     return {f"{n:,}": f"--data.source.length {n} --data.source.num-documents {num_documents}" for n in lengths}
 
 
+_VALUE_RATE = "--training.value-table-optimizer.learning-rate"
 _SMALL_MEMORY = "--model.attention.memory-length 128"
 _SMALL_SORTING = f"compressive {_SMALL_MEMORY} --model.attention.compressed-memory-length 128"
 _SMALL_SORTER = "--model.dim 60 --model.feed-forward.dim 120 --model.dropout 0.0 --training.schedule.warmup-steps 100"
@@ -216,8 +218,8 @@ RECIPES = {
     "fact_table": Recipe(
         description=(
             "A table of facts: accuracy on the values of pairs of a subject and a relation, which training has shown "
-            "and no document tells. One layer, 64 wide; equal tokens, updates and learning rate. The control is a "
-            "feed-forward network of equal cost, and chance is 0.0625."
+            "and no document tells. One layer, 64 wide; equal tokens and updates. Rates are searched on another table. "
+            "The control is a feed-forward network of equal cost, and chance is 0.0625."
         ),
         config="fact_table",
         variants={
@@ -227,7 +229,15 @@ RECIPES = {
             "product keys beside the network (ResM)": "residual",
         },
         steps=900,
-        seeds=(0, 1, 2),
+        search=Search(
+            {
+                "": (Setting(RATE, 1e-2),),
+                "product keys": (Setting(RATE, 1e-2), Setting(_VALUE_RATE, 1e-2)),
+                "product keys beside the network (ResM)": (Setting(RATE, 1e-2), Setting(_VALUE_RATE, 1e-2)),
+            },
+            trials=6,
+        ),
+        seeds=(0, 1, 2, 3, 4, 5),
         evaluations={"test": "--evaluation.split test"},
         usage=True,
         measures=("accuracy",),
