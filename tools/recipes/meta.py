@@ -136,7 +136,6 @@ RECIPES = {
         page=PAGE,
         settings_from={changed: f"lifelong_meta/{row}" for row in _CHANGES for changed in _with_changes(row)},
         orders=_ORDERS,
-        own_seeds=True,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls={
             **{f"{row}, {change}": (row,) for row, changes in _CHANGES.items() for change in changes},

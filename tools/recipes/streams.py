@@ -213,7 +213,6 @@ RECIPES = {
         page=VECTORS,
         settings_from=dict.fromkeys(("MbPA++", *_CHANGES), "lifelong_vectors_2000/MbPA++"),
         orders=SIX_ORDERS,
-        own_seeds=True,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls=dict.fromkeys(_CHANGES, ("MbPA++",)),
         findings=(
