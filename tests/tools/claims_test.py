@@ -77,7 +77,14 @@ def test_no_text_claims_by_hand(texts):
 def test_all_kinds_of_texts_are_read(texts):
     names = {name for name, _ in texts}
     wanted = {"README.md", "docs/papers.md", "docs/guides/lifelong.md", "configs/sorting.py", "colabs/lifelong.py"}
-    wanted |= {"CHANGELOG.md", "CONTRIBUTING.md", "memjax/memory/spalm.py", "tools/texts/pictures.py", "recipe lifelong_meta", "survey"}
+    wanted |= {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "memjax/memory/spalm.py",
+        "tools/texts/pictures.py",
+        "recipe lifelong_meta",
+        "survey",
+    }
     assert wanted <= names and any(name.startswith("measurement ") for name in names)
     assert all(text.strip() for name, text in texts if name in wanted)
 

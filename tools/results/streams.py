@@ -172,6 +172,8 @@ def describe_units(recipe: Recipe) -> str:
     else:
         said = f"All orders have seed {', '.join(map(str, seeds))}, so that what is said holds for one initialisation."
     tasks = [words.split()[1:] for words in recipe.orders.values()]
+    if not all(tasks):
+        return said
     last, number = len({order[-1] for order in tasks}), len(tasks[0])
     drawn = number * (1 - (1 - 1 / number) ** len(tasks))
     return (
