@@ -142,6 +142,7 @@ RECIPES = {
         search=_SEARCH,
         orders=SIX_ORDERS,
         own_seeds=True,
+        one_seed=("SEQ, first token", f"OML-ER {PASSES} passes", f"ANML-ER {PASSES} passes"),
         arguments=f"{_arguments(500)} {_STATES}",
         controls=_CONTROLS,
         findings=(
