@@ -99,10 +99,13 @@ def test_what_stands_against_a_verdict(recipe, runs, problem):
     assert searches.explain_difference(search, SEARCHED) == searches.explain_difference(SEARCHED, search) == problem
 
 
-def test_rows_with_other_numbers_of_trials_have_no_verdict():
-    more = SEARCHED._replace(trials=6)
+def test_rows_are_compared_after_as_many_of_their_first_trials():
+    """A row that was searched further has no advantage: its best setting by then must be that of its runs."""
+    at_edge = SEARCHED._replace(best={"--a": 4.0}, edges=("--a",))
+    more = SEARCHED._replace(trials=6, earlier={4: at_edge})
     assert searches.explain_difference(SEARCHED, SEARCHED) == ""
-    assert searches.explain_difference(SEARCHED, more) == "4 and 6 trials"
+    assert searches.explain_difference(SEARCHED, more) == searches.explain_difference(more, SEARCHED) == at_edge.problem
+    assert searches.explain_difference(SEARCHED, more._replace(earlier={4: SEARCHED})) == ""
     gain = compare_pairs([1.5, 1.6, 1.7], [1.0, 1.0, 1.0])
     compared = {("one", "two"): gain, ("one", "three"): gain, ("one", "four"): gain}
     settled = searches.settle_verdicts(compared, {"one": SEARCHED, "two": SEARCHED, "three": more})
@@ -226,6 +229,14 @@ def test_a_search_of_fewer_updates_is_said():
     said = {name: searches.describe_lengths(recipe) for name, recipe in RECIPES.items()}
     assert said["memory_gain_controls"] == "A trial of the search has 500 updates, a run 3,000."
     assert said["lifelong_meta"] == said["wikitext2_spalm"] == said["linear_states_wikitext2"] == ""
+
+
+def test_the_search_after_the_first_trials_is_what_it_was_then(recipe):
+    runs = [*trials("one", {0.1: 3.0, 0.2: 1.0, 0.4: 2.0, 0.3: 0.5}), run("r", "one", 0.2)]
+    search = searches.find_searches(runs, "r")["one"]
+    assert [*search.earlier] == [2, 3] and search.problem == "its runs have other settings than the best trial"
+    assert (search.earlier[3].best, search.earlier[3].problem) == ({RATE: 0.2}, "")
+    assert search.earlier[2].problem == "best at the edge of learning rate"
 
 
 def test_trials_count_once_and_must_end():

@@ -1,8 +1,8 @@
 """Reads off the ledger how the settings of the rows of a table were searched, and settles which rows have a verdict.
 
 A trial is a run of the ledger whose recipe is `RECIPE: search` and whose row is `ROW, SETTINGS`. Two rows are compared
-where both had the same number of trials, neither best trial lies at the edge of what was tried, and the runs of both
-have the settings of their best trials.
+after as many of their first trials, as many as the row with fewer trials has: where neither best trial lies at the edge
+of what was tried by then, and the runs of both have the settings of their best trials.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class RowSearch(NamedTuple):
       edges: Options whose best value is the smallest or largest that was tried.
       is_used: Whether all recorded runs of the row have the settings of the best trial.
       loss: Loss of the best trial. It is infinite where all trials diverged.
+      earlier: Number of trials -> the search after the first trials, for each smaller number.
     """
 
     trials: int
@@ -53,6 +54,7 @@ class RowSearch(NamedTuple):
     edges: tuple[str, ...]
     is_used: bool
     loss: float = 0.0
+    earlier: Mapping[int, RowSearch] = {}
 
     @property
     def problem(self) -> str:
@@ -159,10 +161,13 @@ def summarize_search(
       settings: Settings that are searched. A best value at a limit that they name is not at an edge.
     """
     best, loss, _ = min(trials, key=lambda trial: trial[1])
+    first = [summarize_search(trials[:-1], recorded, settings)] if len(trials) > LEAST_TRIALS else []
+    earlier = {number: search for one in first for number, search in {**one.earlier, one.trials: one}.items()}
     tried = {option: tuple(sorted({values[option] for values, *_ in trials})) for option in best}
     edges = find_edges([values for values, *_ in trials], best, settings)
     is_used = all(has_settings(run, best) for run in recorded)
-    return RowSearch(count_distinct(settings for settings, *_ in trials), tried, best, edges, is_used, loss)
+    number = count_distinct(settings for settings, *_ in trials)
+    return RowSearch(number, tried, best, edges, is_used, loss, {n: s for n, s in earlier.items() if n < number})
 
 
 def has_diverged(run: Run) -> bool:
@@ -221,9 +226,9 @@ def has_settings(run: Run, settings: Settings) -> bool:
 
 def explain_difference(first: RowSearch, second: RowSearch) -> str:
     """Returns why two rows were not searched alike. '' for rows that were."""
-    if first.problem or second.problem:
-        return first.problem or second.problem
-    return "" if first.trials == second.trials else f"{first.trials} and {second.trials} trials"
+    number = min(first.trials, second.trials)
+    alike = [search.earlier.get(number, search) for search in (first, second)]
+    return next(filter(None, (search.problem for search in alike)), "")
 
 
 def settle_verdicts(
@@ -262,9 +267,9 @@ def describe_searches(claims: Iterable[tuple[str, ...]], searches: Mapping[str, 
         tried = (_describe_tried(option, values, search) for option, values in search.tried.items())
         cells.append([row, search.trials, "; ".join(tried), search.problem])
     about = (
-        "How the settings of each row were searched. Two rows have a verdict where both had the same number of trials, "
-        "no best value is the smallest or largest that was tried or else the last that the search allows, and the runs "
-        "have the best settings:"
+        "How the settings of each row were searched. Two rows have a verdict where, after the same number of first "
+        "trials of both, no best value is the smallest or largest that was tried or else the last that the search "
+        "allows, and the runs have the best settings:"
     )
     return f"{about}\n\n{grid(['row', 'trials', 'settings', 'no verdict, since'], cells)}"
 
