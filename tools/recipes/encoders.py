@@ -142,7 +142,14 @@ RECIPES = {
         search=_SEARCH,
         orders=SIX_ORDERS,
         own_seeds=True,
-        one_seed=("SEQ, first token", f"OML-ER {PASSES} passes", f"ANML-ER {PASSES} passes"),
+        one_seed=(
+            "single task",
+            EVERY_UPDATE,
+            f"OML-ER {PASSES} passes",
+            "ANML-ER",
+            f"ANML-ER {PASSES} passes",
+            "SEQ, first token",
+        ),
         arguments=f"{_arguments(500)} {_STATES}",
         controls=_CONTROLS,
         findings=(
