@@ -141,6 +141,7 @@ RECIPES = {
         page="lifelong_encoder",
         search=_SEARCH,
         orders=SIX_ORDERS,
+        own_seeds=True,
         arguments=f"{_arguments(500)} {_STATES}",
         controls=_CONTROLS,
         findings=(

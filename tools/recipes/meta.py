@@ -103,6 +103,7 @@ RECIPES = {
         page=PAGE,
         search=_SEARCH,
         orders=_ORDERS,
+        own_seeds=True,
         seeds=(0,),
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls=_CONTROLS,
@@ -133,6 +134,7 @@ RECIPES = {
         page=PAGE,
         settings_from={changed: f"lifelong_meta/{row}" for row in _CHANGES for changed in _with_changes(row)},
         orders=_ORDERS,
+        own_seeds=True,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls={
             **{f"{row}, {change}": (row,) for row, changes in _CHANGES.items() for change in changes},

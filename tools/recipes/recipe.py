@@ -29,6 +29,8 @@ class Recipe:
       orders: Name of an order of tasks -> further arguments. Each seed of a row is run in every order, as `ROW, ORDER`.
         Empty for a recipe that is no stream of tasks.
       seeds: Seeds of the recorded runs of each contender.
+      own_seeds: Whether orders have seeds of their own: those of the first order are `seeds`, those of the next one are
+        larger by one, and so on. Runs of different orders then differ in their initial parameters and draws too.
       arguments: Further arguments of all runs.
       data_path: Environment variable with the path of the data. '' where none is needed.
       evaluations: Label -> arguments of `memjax eval`, for each evaluation of a finished run. Empty for bits per byte
@@ -59,6 +61,7 @@ class Recipe:
     page: str = ""
     orders: dict[str, str] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
+    own_seeds: bool = False
     arguments: str = ""
     data_path: str = ""
     evaluations: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -79,6 +82,11 @@ class Recipe:
         if not self.orders:
             return {row: (row, "") for row in self.variants}
         return {f"{row}, {order}": (row, order) for row in self.variants for order in self.orders}
+
+    def seeds_of(self, order: str) -> tuple[int, ...]:
+        """Returns the seeds of the recorded runs of a contender, given the name of its order, '' without orders."""
+        place = [*self.orders].index(order) if order and self.own_seeds else 0
+        return tuple(seed + place for seed in self.seeds)
 
 
 def signal(num_basis: int, num_samples: int = 128) -> str:

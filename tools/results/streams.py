@@ -57,7 +57,9 @@ def scores(
       tasks: Names of the tasks that count. None for all tasks.
     """
     values_by_run = {run.key[1:]: _measures(run, tasks).get(measure) for run in runs}
-    values = [[values_by_run.get((f"{row}, {order}", seed)) for seed in recipe.seeds] for order in recipe.orders]
+    values = [
+        [values_by_run.get((f"{row}, {order}", seed)) for seed in recipe.seeds_of(order)] for order in recipe.orders
+    ]
     return 100 * np.array(values, np.float64)
 
 
