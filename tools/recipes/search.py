@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 RATE = "--training.schedule.learning-rate"
 FINEST = 6
@@ -122,7 +122,7 @@ def propose_trial(losses: Sequence[tuple[Settings, float]], settings: Sequence[S
                 for ratio in (1 / factor, factor):
                     moved = {**start, setting.option: setting.move(start[setting.option], ratio)}
                     proposal = _values(moved, settings)
-                    if not any(_is_same(proposal, trial) for trial in tried):
+                    if count_distinct([*tried, proposal]) > count_distinct(tried):
                         return proposal
     raise ValueError(f"search: given {len(tried)} trials of {', '.join(tried[0])}, allowed: fewer, no value is left")
 
@@ -130,6 +130,20 @@ def propose_trial(losses: Sequence[tuple[Settings, float]], settings: Sequence[S
 def _values(values: Settings, settings: Sequence[Setting]) -> dict[str, float]:
     """Returns the values of all options, those that follow another one included."""
     return {option: values[setting.option] for setting in settings for option in (setting.option, *setting.also)}
+
+
+def count_distinct(trials: Iterable[Settings]) -> int:
+    """Returns the number of trials of a row whose settings differ. Values that differ by a hundredth are the same.
+
+    Example:
+      >>> count_distinct([{"--rate": 0.1}, {"--rate": 0.0997}, {"--rate": 0.2}])
+      2
+    """
+    distinct: list[Settings] = []
+    for trial in trials:
+        if not any(_is_same(trial, other) for other in distinct):
+            distinct.append(trial)
+    return len(distinct)
 
 
 def _is_same(first: Settings, second: Settings) -> bool:

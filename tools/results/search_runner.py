@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memjax.settings.overrides import UsageError
 from tools.recipes import RECIPES
-from tools.recipes.search import Search, propose_trial
+from tools.recipes.search import Search, count_distinct, propose_trial
 from tools.results.ledger import Book, Run, ends_without_loss
 from tools.results.runner import arguments, join_words, label, record, train_command
 from tools.results.searches import LEAST_TRIALS, SECTION, find_trials, show_settings, summarize_search
@@ -48,12 +48,12 @@ def search(
     if trials and trials < LEAST_TRIALS:
         raise UsageError(f"--trials: given {trials}, allowed: at least {LEAST_TRIALS}")
     runner = _SearchRunner(name, plan, workdir, book)
-    wanted = max(trials or plan.trials, *(len(runner.find(row)) for row in RECIPES[name].variants))
+    wanted = max(trials or plan.trials, *map(runner.count, RECIPES[name].variants))
     most = max(wanted, 2 * trials or plan.most_trials)
     print(runner.estimate(rows, wanted, most), flush=True)
     while not is_estimate:
         for row in rows:
-            while len(runner.find(row)) < wanted:
+            while runner.count(row) < wanted:
                 runner.train_next(row)
         edges = [row for row in rows if summarize_search(runner.find(row), (), plan.settings_of(row)).edges]
         if not edges or wanted >= most:
@@ -79,6 +79,10 @@ class _SearchRunner:
     def find(self, row: str) -> list:
         """Returns settings, loss and run of each trial of a row in the ledger."""
         return find_trials(self.book.runs(), self.name, row)
+
+    def count(self, row: str) -> int:
+        """Returns the number of trials of a row in the ledger whose settings differ."""
+        return count_distinct(settings for settings, *_ in self.find(row))
 
     def train_next(self, row: str) -> Run:
         """Trains and records the next trial of a row. One whose loss is not finite at its end is recorded too."""
@@ -107,11 +111,11 @@ class _SearchRunner:
           wanted: Number of trials of every row.
           most: Number of trials of every row where grids are widened as far as they may be.
         """
-        missing = [row for row in rows if len(self.find(row)) < wanted]
+        missing = [row for row in rows if self.count(row) < wanted]
         timed = [run.cpu_seconds for row in rows for *_, run in self.find(row) if run.cpu_seconds is not None]
         if not timed and missing:
             timed = [self.train_next(missing[0]).cpu_seconds or 0.0]
-        done = [len(self.find(row)) for row in rows]
+        done = [*map(self.count, rows)]
         left, widest = (sum(max(0, number - count) for count in done) for number in (wanted, most))
         if not timed:
             return f"{self.name}: {sum(done)} trials of {len(rows)} rows are in the ledger, none is left"

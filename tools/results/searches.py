@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from memjax.report.verdicts import Comparison, correct_for_many, withhold_verdict
 from tools.recipes import RECIPES, Recipe
-from tools.recipes.search import RATE, Setting, Settings, find_edges
+from tools.recipes.search import RATE, Setting, Settings, count_distinct, find_edges
 from tools.results.ledger import Run, command_of_today
 from tools.results.speed_tables import grid
 
@@ -39,11 +39,12 @@ class RowSearch(NamedTuple):
     """The search of the settings of one row: its trials and the best settings.
 
     Attributes:
-      trials: Number of trials.
+      trials: Number of trials whose settings differ.
       tried: Option -> all values that were tried, ascending.
       best: Settings of the best trial.
       edges: Options whose best value is the smallest or largest that was tried.
       is_used: Whether all recorded runs of the row have the settings of the best trial.
+      loss: Loss of the best trial. It is infinite where all trials diverged.
     """
 
     trials: int
@@ -51,12 +52,15 @@ class RowSearch(NamedTuple):
     best: Settings
     edges: tuple[str, ...]
     is_used: bool
+    loss: float = 0.0
 
     @property
     def problem(self) -> str:
         """Why the row can be in no verdict, in words. '' for a row that can."""
         if self.trials < LEAST_TRIALS:
             return "not searched"
+        if not math.isfinite(self.loss):
+            return "all trials diverged"
         if self.edges:
             return f"best at the edge of {', '.join(map(_short, self.edges))}"
         return "" if self.is_used else "its runs have other settings than the best trial"
@@ -146,11 +150,11 @@ def summarize_search(
       recorded: Recorded runs of the row.
       settings: Settings that are searched. A best value at a limit that they name is not at an edge.
     """
-    best = min(trials, key=lambda trial: trial[1])[0]
+    best, loss, _ = min(trials, key=lambda trial: trial[1])
     tried = {option: tuple(sorted({values[option] for values, *_ in trials})) for option in best}
     edges = find_edges([values for values, *_ in trials], best, settings)
     is_used = all(has_settings(run, best) for run in recorded)
-    return RowSearch(len(trials), tried, best, edges, is_used)
+    return RowSearch(count_distinct(settings for settings, *_ in trials), tried, best, edges, is_used, loss)
 
 
 def has_diverged(run: Run) -> bool:
