@@ -143,7 +143,7 @@ def compare_sizes(scores: Sequence[DocumentScores], unit: str) -> list[Compariso
       unit: Kind of the documents.
 
     Returns:
-      A comparison for each size but the first, corrected where there are many.
+      A comparison for each size but the first, corrected for their number.
     """
     first, *others = scores
     return correct_for_many([compare_documents(other.nats, first.nats, first.targets, unit=unit) for other in others])

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 LEVEL_OF_SIGNIFICANCE = 0.05
 LEAST_UNITS = 3
-MOST_CLAIMS = 10  # A table with more of them is corrected.
 TOO_FEW = "too few"
 NOT_SEARCHED = "not searched"
+DIVERGED = "diverged"
 _ROUNDING = 1e-12  # Relative to the scores. Equal runs may differ by as much, and their mean would look certain.
 
 
@@ -30,9 +30,10 @@ class Comparison(NamedTuple):
       error: Standard error of that mean. NaN of fewer than two units.
       units: Number of units.
       unit: Kind of the units, in the singular, such as "order", "seed" or "document".
-      p: Two-sided p-value of Student's t, corrected where `correct_for_many` was applied. NaN of too few units.
-      verdict: "gain" or "loss" where p is below 0.05, else "level". "too few" of fewer than three units. "not searched"
-        after `withhold_verdict`.
+      p: Two-sided p-value of Student's t, corrected where `correct_for_many` was applied. NaN of too few units, and
+        where a difference is not finite.
+      verdict: "gain" or "loss" where p is below 0.05, else "level". "too few" of fewer than three units. "diverged"
+        where a difference is not finite. "not searched" after `withhold_verdict`.
       least: Smallest difference that would have been a gain or a loss with this error: half of the 95 % interval by
         Student's t, wider where `correct_for_many` was applied. NaN of too few units.
     """
@@ -155,9 +156,9 @@ def compare_pairs(
     units, (difference, error) = differences.size, _mean_and_error(differences)
     if units < LEAST_UNITS:
         return Comparison(difference, error, units, unit, math.nan, TOO_FEW)
-    if not math.isfinite(error):  # A run has diverged: its size says nothing about the others.
-        p = 1.0
-    elif error:
+    if not math.isfinite(error):  # Its size says nothing about the other runs.
+        return Comparison(difference, error, units, unit, math.nan, DIVERGED)
+    if error:
         p = 2 * float(special.stdtr(units - 1, -abs(difference) / error))
     else:
         p = 0.0 if difference else 1.0
@@ -210,10 +211,10 @@ def compare_documents(
 
 
 def correct_for_many(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Returns the comparisons of one table with p-values and verdicts after Holm's correction, if more than ten of them
-    have a p-value. Otherwise they are unchanged.
+    """Returns the comparisons of one table with p-values and verdicts after Holm's correction for all that have a
+    p-value.
 
-    A comparison of too few units claims nothing. It does not count and stays as it is.
+    A comparison without a p-value, such as one of too few units, claims nothing. It does not count and stays as it is.
 
     Args:
       comparisons: All comparisons of the table, as `compare_pairs` returns them.
@@ -223,21 +224,20 @@ def correct_for_many(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
     Example:
       >>> one = compare_pairs([0.75, 0.8, 0.82], [0.5, 0.6, 0.5])
-      >>> print(*(f"{correct_for_many([one] * count)[0].p:.3f}" for count in (10, 11)))
-      0.018 0.197
+      >>> print(*(f"{correct_for_many([one] * count)[0].p:.3f}" for count in (1, 2, 10)))
+      0.018 0.036 0.179
     """
     claims = sorted((c.p, number) for number, c in enumerate(comparisons) if not math.isnan(c.p))
     corrected, largest, rejected = list(comparisons), 0.0, 0
-    if len(claims) > MOST_CLAIMS:
-        for rank, (p, number) in enumerate(claims):
-            largest = max(largest, min(1.0, p * (len(claims) - rank)))
-            comparison = comparisons[number]
-            rejected = rank + 1 if largest < LEVEL_OF_SIGNIFICANCE else rejected
-            verdict = comparison.verdict if largest < LEVEL_OF_SIGNIFICANCE else "level"
-            # What is level would have had to pass at the step at which the correction stopped.
-            level = LEVEL_OF_SIGNIFICANCE / (len(claims) - min(rank, rejected))
-            least = _half_width(comparison.error, comparison.units, level)
-            corrected[number] = comparison._replace(p=largest, verdict=verdict, least=least)
+    for rank, (p, number) in enumerate(claims):
+        largest = max(largest, min(1.0, p * (len(claims) - rank)))
+        comparison = comparisons[number]
+        rejected = rank + 1 if largest < LEVEL_OF_SIGNIFICANCE else rejected
+        verdict = comparison.verdict if largest < LEVEL_OF_SIGNIFICANCE else "level"
+        # What is level would have had to pass at the step at which the correction stopped.
+        level = LEVEL_OF_SIGNIFICANCE / (len(claims) - min(rank, rejected))
+        least = _half_width(comparison.error, comparison.units, level)
+        corrected[number] = comparison._replace(p=largest, verdict=verdict, least=least)
     return corrected
 
 
@@ -249,7 +249,7 @@ def describe_test(comparisons: Sequence[Comparison]) -> str:
       "Student's t, paired and two-sided: a gain or a loss has p < 0.05, fewer than 3 units are too few"
     """
     claims = sum(not math.isnan(comparison.p) for comparison in comparisons)
-    corrected = f"; p by Holm's correction for {claims} claims" if claims > MOST_CLAIMS else ""
+    corrected = f"; p by Holm's correction for {claims} claims" if claims > 1 else ""
     return (
         f"Student's t, paired and two-sided: a gain or a loss has p < {LEVEL_OF_SIGNIFICANCE:g}, fewer than "
         f"{LEAST_UNITS} units are too few{corrected}"
@@ -311,7 +311,8 @@ def show_difference(comparison: Comparison, digits: int = 4) -> str:
       '+0.25 (1 document, too few for an error)'
     """
     missing = "an error" if math.isnan(comparison.error) else "a verdict"
-    p = f"p {show_p(comparison.p)}".replace("p <", "p < ") if show_p(comparison.p) else f"too few for {missing}"
+    without_p = DIVERGED if comparison.verdict == DIVERGED else f"too few for {missing}"
+    p = f"p {show_p(comparison.p)}".replace("p <", "p < ") if show_p(comparison.p) else without_p
     return f"{format_difference(comparison, digits)} ({comparison.counted}, {p})"
 
 

@@ -126,8 +126,7 @@ RECIPES = {
         findings=(
             "Accuracy with the prompt of the domain against that of another one: DBpedia {DBpedia, right prompt | "
             "DBpedia, wrong prompt | accuracy}, AG News {AG News, right prompt | AG News, wrong prompt | accuracy}, "
-            "SST-2 {SST-2, right prompt | SST-2, wrong prompt | accuracy}. The published differences lie within one "
-            "error of their seeds."
+            "SST-2 {SST-2, right prompt | SST-2, wrong prompt | accuracy}."
         ),
         config="elle_downstream",
         variants=_PROMPTED,

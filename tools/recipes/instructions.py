@@ -47,7 +47,7 @@ def _controls(rows: dict[str, str]) -> dict[str, tuple[str, ...]]:
 RECIPES = {
     "lifelong_lamol": Recipe(
         description=(
-            f"{_WHAT.format(passes='nine')} SST, QA-SRL, WOZ in their six orders, one seed each, as far as they were "
+            f"{_WHAT.format(passes='nine')} SST, QA-SRL, WOZ in their six orders, as far as they were "
             "run: the order is the unit. Scores: exact match (SST), F1 (QA-SRL, its gold standard of 2020), state of "
             "the turn (WOZ). `LAMOL, real` reads as many real examples of earlier tasks as LAMOL writes, with the same "
             "loss of whole texts; `replay` reads a quarter as many real examples as examples of the task. Settings are "

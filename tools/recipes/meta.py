@@ -94,7 +94,8 @@ RECIPES = {
             "in episodes). The reference of A-GEM has texts of all tasks so far; in the last row every update is "
             "projected, with texts of earlier tasks alone, as in the paper, for which borders are told. Meta-MbPA "
             "keeps a hundredth of the texts, the others all. Six orders: the four of the paper, and the second and "
-            "third of them reversed. `tools.measurements.vectors five --train 2000` makes MEMJAX_TEXT_VECTORS_2000."
+            "third of them reversed, where the pages on other models reverse the first and second. "
+            "`tools.measurements.vectors five --train 2000` makes MEMJAX_TEXT_VECTORS_2000."
         ),
         config="lifelong_text",
         variants={row: f"{variant} {BATCH}" for row, variant in _METHODS.items()},
@@ -116,13 +117,14 @@ RECIPES = {
             "perceptron alone; `lifelong_last_two` is for the rest. A-GEM projects 25 of 2,500 updates {A-GEM | SEQ}. "
             "At every update of the later four tasks it comes to {A-GEM at every update | SEQ} against plain training "
             "and {A-GEM at every update | MbPA++} against MbPA++: each of these 2,000 updates reads as many stored "
-            "texts as its search has found for a reference (below), where sparse replay reads stored texts 25 times."
+            "texts as its search has found for a reference (see the trials on this page), where sparse replay reads "
+            "stored texts 25 times."
         ),
     ),
     "lifelong_meta_ablations": Recipe(
         description=(
-            "As `lifelong_meta`, at the settings that its search has found, with one thing changed; six orders, one "
-            "seed each. OML-ER without replay, without an adaptation before a test (`no meta-test`), and with "
+            "As `lifelong_meta`, at the settings that its search has found, with one thing changed, over six "
+            "orders. OML-ER without replay, without an adaptation before a test (`no meta-test`), and with "
             "derivatives of second order. Meta-MbPA whose training is not for the adaptation (`not learned`: MbPA++ "
             "with one adaptation for a test set), which answers without an adaptation (`not adapted`), `neither`, or "
             "which keeps 100 texts at random in place of texts that are unlike each other."
@@ -134,7 +136,6 @@ RECIPES = {
         page=PAGE,
         settings_from={changed: f"lifelong_meta/{row}" for row in _CHANGES for changed in _with_changes(row)},
         orders=_ORDERS,
-        own_seeds=True,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls={
             **{f"{row}, {change}": (row,) for row, changes in _CHANGES.items() for change in changes},

@@ -136,7 +136,7 @@ RECIPES = {
     "lifelong_mnist": Recipe(
         description=(
             "Split MNIST: five tasks of two digits each, 10,000 images, one head of ten classes, perceptron "
-            "784-256-10, plain gradient descent, batches of 32, one epoch. Six orders, one seed each: the order is the "
+            "784-256-10, plain gradient descent, batches of 32, one epoch. Six orders: the order is the "
             "unit. Settings are searched on 5,000 images of the training file, of the classes of each task, in an "
             "order that is not reported. "
             "In the last rows the two classes of a task are told, in training and in the test. GEM keeps "
@@ -162,12 +162,12 @@ RECIPES = {
         findings=(
             "Points over six orders. Against plain training: replay {replay 500 | SEQ}, distillation without stored "
             "images {LwF | SEQ} and with them {Logit-KD | SEQ}, A-GEM {A-GEM | SEQ}, EWC {EWC | SEQ}, MAS {MAS | SEQ}, "
-            "SI {SI | SEQ}. Each row has its own settings (above); A-GEM's reference has as many images as its memory. "
-            "GEM against replay of 500 images: with a margin of 0.5 {GEM, margin 0.5 | replay 500}, with 0, as in the "
-            "paper's program, {GEM, margin 0 | replay 500}; one margin against the other {GEM, margin 0.5 | GEM, "
-            "margin 0}; GEM without a margin against A-GEM {GEM, margin 0 | A-GEM}. Distillation on the stored images "
-            "against replay of them {Logit-KD | replay 500}. Where the classes of a task are told, EWC against plain "
-            "training {EWC, classes told | SEQ, classes told}."
+            "SI {SI | SEQ}. Each row has its own settings, see the trials; A-GEM's reference has as many images as its "
+            "memory. GEM against replay of 500 images: with a margin of 0.5 {GEM, margin 0.5 | replay 500}, with 0, as "
+            "in the paper's program, {GEM, margin 0 | replay 500}; one margin against the other {GEM, margin 0.5 | "
+            "GEM, margin 0}; GEM without a margin against A-GEM {GEM, margin 0 | A-GEM}. Distillation on the stored "
+            "images against replay of them {Logit-KD | replay 500}. Where the classes of a task are told, EWC against "
+            "plain training {EWC, classes told | SEQ, classes told}."
         ),
     ),
     "lifelong_vectors_2000": Recipe(
@@ -177,7 +177,7 @@ RECIPES = {
             "one pass, Adam; a replay or a projected update every 400 texts, and 32 neighbours, 30 steps, of the head "
             "only. The reference of A-GEM has texts of all tasks so far; in the last row every update is projected, "
             "with a reference of earlier tasks alone, as in the paper, for which the borders of tasks are told. Six "
-            "orders, the published four and the first two from behind, one seed each: the order is the unit. Settings "
+            "orders, the published four and the first two from behind: the order is the unit. Settings "
             "are searched on validation texts of an order that is not reported. `tools.measurements.vectors five "
             "--train 2000` makes MEMJAX_TEXT_VECTORS_2000."
         ),
@@ -197,14 +197,15 @@ RECIPES = {
             "{A-GEM at every update | SEQ}, random neighbours {random | SEQ}, sparse replay {replay | SEQ}; MbPA++ "
             "against MbPA {MbPA++ | MbPA}, against sparse replay {MbPA++ | replay}, one pass over all tasks together "
             "against MbPA++ {multi-task | MbPA++}. Every 400 texts replay reads as many stored ones as its search has "
-            "found (below), MbPA++ 100; A-GEM at every update reads as many as its search has found in each update."
+            "found (see the trials), MbPA++ 100; A-GEM at every update reads as many as its search has found in each "
+            "update."
         ),
     ),
     "lifelong_vectors_sweeps": Recipe(
         description=(
             "MbPA++ as in `lifelong_vectors_2000`, at the settings that its search has found, with one thing changed: "
             "steps of the adaptation (L, 30 elsewhere), neighbours (K, 32), the share of the texts that is kept (all). "
-            "Six orders, one seed each."
+            "Six orders."
         ),
         config="lifelong_text",
         variants={"MbPA++": "mbpa_pp", **_CHANGES},
@@ -212,7 +213,6 @@ RECIPES = {
         page=VECTORS,
         settings_from=dict.fromkeys(("MbPA++", *_CHANGES), "lifelong_vectors_2000/MbPA++"),
         orders=SIX_ORDERS,
-        own_seeds=True,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls=dict.fromkeys(_CHANGES, ("MbPA++",)),
         findings=(
@@ -225,7 +225,7 @@ RECIPES = {
         description=(
             "Adapters of rank 8 in the last six of the 30 layers of SmolLM2-135M and a head on the last token, trained "
             "on what the other layers give of each text: 250 texts a task of at most 64 tokens, 200 to test, batches "
-            "of 8, Adam. Six orders, the published four and the first two from behind, one seed each. "
+            "of 8, Adam. Six orders, the published four and the first two from behind. "
             "`tools.measurements.vectors five --train 400 --test 200 --files` makes MEMJAX_TEXTS, `memjax import` "
             "MEMJAX_SMOLLM2; MEMJAX_STATES is a folder for what is computed once. The rate of 1e-3 is the first that "
             "was tried; plain training forgets 26 points with it on validation texts in the first order and one pass. "

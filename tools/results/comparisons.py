@@ -221,7 +221,9 @@ def learned(measurements: Sequence[Measurement]) -> str:
                 if what == "kept"
                 else [""] * 4
             )
-            cells.append([*about, what.replace("_", " "), spread([values[what] for values in records])])
+            # Beside the nats that a memory saves, those of the model alone are all of its nats.
+            label = "none: nats a token" if what == "alone" else what.replace("_", " ")
+            cells.append([*about, label, spread([values[what] for values in records])])
         cells[-1].append(f"{facts['cpu_seconds']:,}")
         cells[-1].append(measurement.commit)
     heads = [

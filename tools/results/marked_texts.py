@@ -49,7 +49,8 @@ def _knn_lm(known: Known) -> str:
     best = min(facts["knn_lm"], key=lambda row: row["validation"])
     before, after = (math.exp(nats["test"]) for nats in (facts["base"], best))
     return (
-        f"WikiText-2, one model: test perplexity {before:.1f} without and {after:.1f} with its store ({link('knn_lm')})"
+        f"WikiText-2, one model: test perplexity {before:.1f} without and {after:.1f} with its store and "
+        f"{best['neighbors']} neighbours, the most that were tried ({link('knn_lm')})"
     )
 
 
@@ -103,14 +104,18 @@ def _product_keys(known: Known) -> str:
 
 
 def _resm(known: Known) -> str:
-    plain, memory = (
-        100 * known.mean("bert_glue", f"SST-2, MiniLM, then {stage}", "accuracy") for stage in ("MLM", "MLM with ResM")
-    )
+    reached = []
+    for task, measure in (("CoLA", "matthews"), ("SST-2", "accuracy"), ("QNLI", "accuracy")):
+        plain, memory = (
+            100 * known.mean("bert_glue", f"{task}, MiniLM, then {stage}", measure)
+            for stage in ("MLM", "MLM with ResM")
+        )
+        reached.append(f"{task} {memory:.1f}, without {plain:.1f}")
     row = "product keys beside the network (ResM)"
     over = known.against("fact_table", row, "network of equal cost", "test accuracy")
     return (
-        f"9,216 facts, 64 wide: {over} against equal cost ({link('fact_table')}); SST-2 from MiniLM, one seed: "
-        f"{memory:.1f}, without {plain:.1f} ({link('bert_glue')})"
+        f"9,216 facts, 64 wide: {over} against equal cost ({link('fact_table')}); from MiniLM, one seed: "
+        f"{'; '.join(reached)} ({link('bert_glue')})"
     )
 
 
@@ -127,8 +132,9 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
             difference = known.against(recipe, row, alone, "test accuracy")
             over = f"24 pairs: against one segment {difference} ({link(recipe)}); "
         return (
-            f"{over}WikiText-2, one seed: perplexity {reached:.1f}, softmax {without:.1f} ({link(text)}); decodes "
-            f"{times:.0f} times as fast at {longest:,} ({link('decode_speed')})"
+            f"{over}WikiText-2, one seed: perplexity {reached:.1f}, softmax over a segment of 64: {without:.1f} "
+            f"({link(text)}); decodes {times:.0f} times as fast as softmax over {longest:,} tokens"
+            f"{' (without the gate)' if 'gate' in row else ''} ({link('decode_speed')})"
         )
 
     return cell
@@ -152,10 +158,14 @@ def _memformer(known: Known) -> str:
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
     row, recipe, text = "16 slots", "memformer_recall", "memformer_slots"
     over = known.against(recipe, row, "no slots", "accuracy")
-    words = known.against(text, row, "no slots", "test bits per byte", 3)
+    words, of_equal_bytes = (
+        known.against(text, row, control, "test bits per byte", 3)
+        for control in ("no slots", "Transformer-XL, 16 tokens")
+    )
     return (
-        f"recall: {over} against no slots ({link(recipe)}); WikiText-2, bits per byte: {words} "
-        f"({link(text)}); {most} segments in {share:.3f} of the temporaries ({link('replay')})"
+        f"recall: {over} against no slots ({link(recipe)}); WikiText-2, bits per byte: {words}, against Transformer-XL "
+        f"of as many bytes {of_equal_bytes} ({link(text)}); {most} segments in {share:.3f} of the temporaries "
+        f"({link('replay')})"
     )
 
 
@@ -269,10 +279,13 @@ def _tabulate_averages(known: Known, tables: Mapping[str, str]) -> str:
       tables: Recipe -> head of its column.
     """
     cells_by_row: dict[str, dict[str, str]] = {}
+    counts = {}
     for name in tables:
         recipe, runs = RECIPES[name], known.runs(name)
         texts = known.find_measurement("texts", recipe.texts)
         counted_tasks = streams.kept_tasks(runs, texts)
+        is_part = texts and counted_tasks and len(counted_tasks) < len(streams.alone(runs, texts))
+        counts[name] = f", mean over {len(counted_tasks)} of them" if is_part else ""
         for row in recipe.variants:
             average, learned = (
                 np.nanmean(scores) if (~np.isnan(scores)).any() else np.nan
@@ -288,7 +301,7 @@ def _tabulate_averages(known: Known, tables: Mapping[str, str]) -> str:
                 cells_by_row.setdefault(row, {})[name] = f"{average:.1f}{beside}{orders and f', {orders}'}"
     heads = [
         "accuracy in % at the end (after its own task)",
-        *(f"{link(name, text)}" for name, text in tables.items()),
+        *(f"{link(name, text)}{counts[name]}" for name, text in tables.items()),
     ]
     rows = [[row, *(cells.get(name, "") for name in tables)] for row, cells in cells_by_row.items()]
     said = ", ".join(f"{count} {verdict}" for verdict, count in known.count_verdicts(tables).items())
@@ -330,7 +343,7 @@ MAKERS: dict[str, Callable[[Known], str]] = {
     "product_keys": _product_keys,
     "resm": _resm,
     "linear_transformer": _linear("Linear Transformer (ELU)", "Linear Transformer"),
-    "rfa": _linear("RFA", "RFA"),
+    "rfa": _linear("RFA with a gate", "RFA"),
     "t2r": _linear("T2R, from scratch", "T2R"),
     "memsizer": _linear("MemSizer, 32 slots", "MemSizer"),
     "memory_tokens": _memory_tokens,

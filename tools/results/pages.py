@@ -24,6 +24,7 @@ from tools.results.marked_texts import marked_text
 from tools.results.searches import (
     RowSearch,
     describe_hours,
+    describe_lengths,
     find_searches,
     qualify_findings,
 )
@@ -308,7 +309,8 @@ def check(book: Book | None = None) -> list[str]:
 def _render_recipe(name: str, runs: Sequence[Run], measurements: Sequence[Measurement], book: Book) -> list[str]:
     """Returns the parts of a page with the runs of one recipe and the trials of its search."""
     recipe = RECIPES.get(name)
-    parts = [f"{recipe.description} {describe_hours(runs, name)}".rstrip()] if recipe else []
+    said = [recipe.description, describe_lengths(recipe), describe_hours(runs, name)] if recipe else []
+    parts = [" ".join(filter(None, said))] if recipe else []
     main = [run for run in runs if run.recipe == name]
     searched = [run for run in runs if run.recipe != name]
     searches = find_searches(runs, name)

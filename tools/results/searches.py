@@ -140,6 +140,14 @@ def describe_hours(runs: Sequence[Run], name: str) -> str:
     return f"CPU hours of the search as planned by its first trial: {planned:.2f}. Spent: {spent}."
 
 
+def describe_lengths(recipe: Recipe) -> str:
+    """Returns a sentence with the numbers of updates of trials and runs of a recipe where they differ, else ''."""
+    trial = recipe.search.steps if recipe.search else 0
+    if not trial or trial == recipe.steps:
+        return ""
+    return f"A trial of the search has {trial:,} updates, a run {recipe.steps:,}."
+
+
 def summarize_search(
     trials: Sequence[tuple[Settings, float, Run]], recorded: Sequence[Run] = (), settings: Sequence[Setting] = ()
 ) -> RowSearch:

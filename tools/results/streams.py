@@ -155,7 +155,29 @@ def methods(runs: Sequence[Run], recipe: Recipe, tasks: Sequence[str] | None = N
         cells.append([row, runs_of, *map(_cell, shown), f"{updates:,.0f}"])
     heads = ["row", "runs", "average", "± orders", "± seeds", *recipe.orders, *measures.values(), "updates"]
     about = ABOUT.format(measure=measure_of(runs), forgetting="" if grows else "forgetting, ")
-    return f"{about}{GROWING if grows else ''}\n\n{grid(heads, cells)}"
+    parts = [f"{about}{GROWING if grows else ''}", describe_units(recipe)]
+    return f"{' '.join(filter(None, parts))}\n\n{grid(heads, cells)}"
+
+
+def describe_units(recipe: Recipe) -> str:
+    """Describes the orders of a recipe as units of a test: their seeds, and in how many different tasks they end.
+
+    '' for a recipe with one order.
+    """
+    if len(recipe.orders) < 2:
+        return ""
+    seeds = sorted({seed for order in recipe.orders for seed in recipe.seeds_of(order)})
+    if recipe.own_seeds:
+        said = f"Each order has a seed of its own ({seeds[0]} to {seeds[-1]}) for initial parameters and draws."
+    else:
+        said = f"All orders have seed {', '.join(map(str, seeds))}, so that what is said holds for one initialisation."
+    tasks = [words.split()[1:] for words in recipe.orders.values()]
+    last, number = len({order[-1] for order in tasks}), len(tasks[0])
+    drawn = number * (1 - (1 - 1 / number) ** len(tasks))
+    return (
+        f"{said} The {len(tasks)} orders end in {last} of the {number} tasks; as many drawn at random end in "
+        f"{drawn:.1f} on average."
+    )
 
 
 def averages_by_size(runs: Sequence[Run], recipe: Recipe) -> str:

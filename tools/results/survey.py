@@ -223,9 +223,10 @@ BACKBONES = {
 ABOUT = (
     "Replay keeps examples, or makes them; regularisation holds parameters near what they were; constraints forbid "
     "updates against stored examples; parameter isolation gives a task parts of its own; meta-learning learns how to "
-    "adapt. Claims are of the papers, on models and data of their size. Ours are small runs (follow the links), each "
-    "beside plain training of the same model on the same stream; no two lines are of one experiment unless their links "
-    "are the same."
+    "adapt. Claims and shares of examples are of the papers, on models and data of their size. Ours are small runs "
+    "(follow the links), each beside plain training of the same model on the same stream; no two lines are of one "
+    "experiment unless their links are the same. They have few examples and read a larger share of them again, such as "
+    "100 stored ones every 400 where a paper has 1 %."
 )
 
 

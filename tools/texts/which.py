@@ -48,8 +48,12 @@ def _transformer_xl(known: Known) -> str:
 
 
 def _compressive(known: Known) -> str:
-    return _describe_effect(
+    perplexity, without = (_perplexity(known, "spalm", row) for row in ("compressive", "transformer_xl"))
+    recall = _describe_effect(
         known, "Compressive", "recall of what has left the positions", "empty slots", "not_compressed"
+    )
+    return (
+        f"{recall}; WikiText-2 perplexity, one seed: {perplexity:.1f}, Transformer-XL {without:.1f} ({link('knn_lm')})"
     )
 
 
@@ -72,8 +76,9 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
         text = "linear_states_wikitext2"
         perplexity, softmax = (known.mean(text, name, "test perplexity") for name in (row, "softmax, one segment"))
         return (
-            f"decodes {rates[contender] / rates['softmax']:.0f} times as fast at {longest:,} tokens "
-            f"({link('decode_speed')}); perplexity, one seed: {perplexity:.0f}, softmax {softmax:.0f} ({link(text)})"
+            f"decodes {rates[contender] / rates['softmax']:.0f} times as fast as softmax over {longest:,} tokens"
+            f"{' (without the gate)' if 'gate' in row else ''} ({link('decode_speed')}); WikiText-2 perplexity, one "
+            f"seed: {perplexity:.0f}, softmax over a segment of 64: {softmax:.0f} ({link(text)})"
         )
 
     return make_cell
@@ -83,11 +88,21 @@ def _memory_tokens(known: Known) -> str:
     recipe = "multi30k_memory_tokens"
     difference = known.against(recipe, "10 memory tokens", "no memory tokens", "test perplexity")
     learned = _describe_effect(known, "memory tokens, bottleneck", "a text through ten tokens", "empty ones")
-    return f"{learned}; translation: {difference} ({link(recipe)})"
+    text = "linear_states_wikitext2"
+    with_tokens, without = (
+        known.mean(text, row, "test perplexity") for row in ("Transformer-XL, 20 memory tokens", "Transformer-XL")
+    )
+    return (
+        f"{learned}; translation: {difference} ({link(recipe)}); with Transformer-XL, WikiText-2 perplexity, one seed: "
+        f"{with_tokens:.0f}, without {without:.0f} ({link(text)})"
+    )
 
 
 def _memformer(known: Known) -> str:
-    return _describe_effect(known, "Memformer", "recall over long noise", "empty slots")
+    recipe, number = "memformer_slots", "test bits per byte"
+    difference = known.against(recipe, "16 slots", "Transformer-XL, 16 tokens", number, 3)
+    recall = _describe_effect(known, "Memformer", "recall over long noise", "empty slots")
+    return f"{recall}; WikiText-2, bits per byte: {difference} against Transformer-XL of as many bytes ({link(recipe)})"
 
 
 def _facts(row: str) -> Callable[[Known], str]:
@@ -109,8 +124,8 @@ def _spalm(known: Known) -> str:
         if run.row == "SPALM, by halves"
     ]
     return (
-        f"needs the next token among its neighbours: with {statistics.fmean(shares):.0%} there, perplexity {by_halves} "
-        f"against none; with all (oracle) {oracle}; one trained model ({link(recipe)})"
+        f"perplexity against no neighbours, the next token being one of them for {statistics.fmean(shares):.0%} of the "
+        f"test: {by_halves}; for all of it (oracle): {oracle}; one trained model ({link(recipe)})"
     )
 
 
@@ -124,8 +139,8 @@ def _knn_lm(known: Known) -> str:
     best = min(facts["knn_lm"], key=lambda row: row["validation"])
     perplexity, without = (math.exp(nats["test"]) for nats in (best, facts["base"]))
     return (
-        f"needs no training, but a store; one model: perplexity {perplexity:.1f}, without {without:.1f} "
-        f"({link('knn_lm')})"
+        f"needs no training, but a store; one model: perplexity {perplexity:.1f}, without {without:.1f}; "
+        f"{best['neighbors']} neighbours, the most that were tried ({link('knn_lm')})"
     )
 
 
@@ -135,7 +150,7 @@ CHOICES = (
     Choice("Memorizing", "queries and gate; nothing stored", _memorizing),
     Choice("infinity-former", "densities and gate; nothing stored", _infinity_former),
     Choice("Linear Transformer", "all, over segments", _linear("Linear Transformer (ELU)", "Linear Transformer")),
-    Choice("RFA", "all, over segments", _linear("RFA", "RFA")),
+    Choice("RFA", "all, over segments", _linear("RFA with a gate", "RFA")),
     Choice("T2R", "all, over segments", _linear("T2R, from scratch", "T2R")),
     Choice("MemSizer", "all, over segments", _linear("MemSizer, 32 slots", "MemSizer")),
     Choice("memory tokens", "all, in a segment", _memory_tokens),
