@@ -395,6 +395,35 @@ def test_rows_of_streams_are_compared_over_orders_and_seeds():
     assert "| one (1 of 2 orders) | " in streams.ages(of_order_1, recipe)
 
 
+def test_orders_with_seeds_of_their_own_are_units_that_differ_in_all_draws():
+    orders = {f"order {n}": f"--lifelong.task-order {tasks}" for n, tasks in enumerate(("0 1 2", "1 0 2", "2 1 0"), 1)}
+    shared = Recipe("", "lifelong_text", {"one": "default"}, 0, orders=orders, seeds=(4,))
+    own = dataclasses.replace(shared, own_seeds=True)
+    assert [shared.seeds_of("one", order) for order in orders] == [(4,)] * 3
+    assert [own.seeds_of("one", order) for order in orders] == [(4,), (5,), (6,)]
+    runs = [_stream(f"one, order {n}", 3 + n, n / 10) for n in (1, 2, 3)]
+    assert streams.scores(runs, own, "one", streams.AVERAGE).tolist() == [[10.0], [20.0], [30.0]]
+    assert "| one | 1 of 3 | 10.0 |" in streams.methods(runs, shared)
+    assert "seed 4, so that what is said holds for one initialisation" in streams.methods(runs, shared)
+    said = streams.describe_units(own)
+    assert (
+        "a seed of its own (4 to 6)" in said and "end in 2 of the 3 tasks; as many drawn at random end in 2.1" in said
+    )
+    assert streams.describe_units(dataclasses.replace(own, orders={"order 1": ""})) == ""
+    partly = dataclasses.replace(own, variants={"one": "default", "two": "replay"}, one_seed=("two",))
+    assert [partly.seeds_of(row, "order 3") for row in partly.variants] == [(6,), (4,)]
+    assert "In the rows two all have seed 4." in streams.describe_units(partly)
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.orders])
+def test_all_runs_of_a_stream_have_the_seeds_of_their_order(name):
+    recipe = RECIPES[name]
+    contenders = recipe.contenders()
+    assert [
+        run.key for run in Book().runs() if run.recipe == name and run.seed not in recipe.seeds_of(*contenders[run.row])
+    ] == []
+
+
 def test_averages_of_methods_stand_by_size_whichever_recipe_their_runs_are_of():
     sizes = {"one": {"10": "small/one, 10 texts", "20": "large/one"}, "two": {"10": "small/two", "20": "large/two"}}
     orders = {"order 1": "", "order 2": ""}

@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 
 from memjax.report.verdicts import compare_pairs
-from tools.recipes import RECIPES, Recipe
+from tools.recipes import RECIPES, Recipe, page_of
 from tools.recipes.search import RATE, Search, Setting, search_rates
-from tools.results import searches, streams
-from tools.results.ledger import Book, Run
+from tools.results import pages, searches, streams, verdicts
+from tools.results.ledger import ROOT, Book, Run
 from tools.results.searches import RowSearch
 
 SEARCHED = RowSearch(4, {"--a": (1.0, 2.0, 4.0)}, {"--a": 2.0}, (), True)
@@ -171,7 +172,8 @@ SEARCHED_RECIPES = {name: recipe for name, recipe in RECIPES.items() if recipe.s
 def test_trials_are_on_streams_that_no_table_reports(name):
     recipe = SEARCHED_RECIPES[name]
     search = recipe.search
-    assert search.seed not in recipe.seeds and search.trials >= searches.LEAST_TRIALS
+    seeds = {seed for row, order in recipe.contenders().values() for seed in recipe.seeds_of(row, order)}
+    assert search.seed not in seeds and search.trials >= searches.LEAST_TRIALS
     assert set(search.settings) <= {"", *recipe.variants}
     for row, words in recipe.variants.items():
         options = [setting.option for setting in search.settings_of(row)]
@@ -191,15 +193,47 @@ def test_all_trials_of_the_ledger_belong_to_a_row_of_their_recipe():
     assert recorded
 
 
+VERDICT = re.compile(r"\| (gain|loss|level[^|]*|too few|not searched|diverged) \|$", re.MULTILINE)
+
+
 def test_findings_claim_no_more_than_their_table():
-    runs = Book().runs()
+    """Read off the pages as they are shown."""
+    withheld = 0
     for name, recipe in RECIPES.items():
-        found = searches.find_searches(runs, name)
-        pairs = [(row, control) for row, controls in recipe.controls.items() for control in controls]
-        search = lambda row: found.get(row, searches.NO_SEARCH)  # noqa: B023
-        verdicts = [pair for pair in pairs if not searches.explain_difference(search(pair[0]), search(pair[1]))]
-        shown = searches.qualify_findings(recipe, found)
-        assert shown.startswith(searches.UNSEARCHED) == (bool(recipe.findings) and not verdicts), name
+        page = (ROOT / "tables" / f"{page_of(name)}.md").read_text(encoding="utf-8")
+        section = re.split(
+            r"^# ", page.partition(f"# {pages.TITLES.get(name, name)}\n")[2], maxsplit=1, flags=re.MULTILINE
+        )[0]
+        shown = {*VERDICT.findall(section)}
+        assert (searches.UNSEARCHED in section) == (bool(recipe.findings) and shown <= {"not searched"}), name
+        withheld += "not searched" in shown
+    assert withheld
+
+
+def test_no_verdict_is_on_the_split_of_a_search():
+    """Trials of recipes that are no streams are chosen on the validation split."""
+    runs, judged = Book().runs(), 0
+    for name, recipe in RECIPES.items():
+        if not recipe.orders:
+            compared = verdicts.compare_recipe(name, runs)
+            numbers = [claim[2] for claim, comparison in compared.items() if not math.isnan(comparison.p)]
+            assert all(number.startswith("test") for number in numbers), (name, numbers)
+            judged += len(numbers)
+    assert judged
+
+
+def test_a_search_of_fewer_updates_is_said():
+    said = {name: searches.describe_lengths(recipe) for name, recipe in RECIPES.items()}
+    assert said["memory_gain_controls"] == "A trial of the search has 500 updates, a run 3,000."
+    assert said["lifelong_meta"] == said["wikitext2_spalm"] == said["linear_states_wikitext2"] == ""
+
+
+def test_trials_count_once_and_must_end():
+    same = [run("r: search", f"one, {rate}", 100, {"nats_per_token": 3.0}) for rate in (0.1, 0.0997, 0.2, 0.05)]
+    trials = [(searches.read_settings(trial.row.partition(", ")[2]), 3.0, trial) for trial in same]
+    assert searches.summarize_search(trials).trials == 3
+    diverged = [(settings, math.inf, trial) for settings, _, trial in trials]
+    assert searches.summarize_search(diverged).problem == "all trials diverged"
 
 
 def test_findings_of_rows_that_were_searched_alike_stand_alone():

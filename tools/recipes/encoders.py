@@ -142,6 +142,7 @@ RECIPES = {
         search=_SEARCH,
         orders=SIX_ORDERS,
         own_seeds=True,
+        one_seed=("SEQ, first token", f"OML-ER {PASSES} passes", f"ANML-ER {PASSES} passes"),
         arguments=f"{_arguments(500)} {_STATES}",
         controls=_CONTROLS,
         findings=(
@@ -170,9 +171,9 @@ RECIPES = {
         description=(
             "As `lifelong_last_two`, with the settings that its search has found at 500 texts a task, over 125 to "
             "2,000 texts a task: does the published order of methods appear as data grows? The settings of the other "
-            "sizes are not searched, so that no two rows have a verdict. Meta-MbPA keeps a hundredth of the texts: 6 at "
-            "125 texts a task, fewer than the 16 that it adapts to, and 100 at 2,000. The runs of 500 texts are those "
-            "of `lifelong_last_two`."
+            "sizes are not searched, so that no two rows have a verdict. Meta-MbPA keeps a hundredth of the texts: 6 "
+            "at 125 texts a task, fewer than the 16 that it adapts to, and 100 at 2,000. The runs of 500 texts are "
+            "those of `lifelong_last_two`."
         ),
         config="lifelong_text",
         variants={row: variant for texts in SIZES for row, variant in _variants_of_size(texts).items()},

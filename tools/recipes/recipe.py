@@ -31,6 +31,7 @@ class Recipe:
       seeds: Seeds of the recorded runs of each contender.
       own_seeds: Whether orders have seeds of their own: those of the first order are `seeds`, those of the next one are
         larger by one, and so on. Runs of different orders then differ in their initial parameters and draws too.
+      one_seed: Rows whose runs have the seeds of the first order in all orders, where other rows have `own_seeds`.
       arguments: Further arguments of all runs.
       data_path: Environment variable with the path of the data. '' where none is needed.
       evaluations: Label -> arguments of `memjax eval`, for each evaluation of a finished run. Empty for bits per byte
@@ -62,6 +63,7 @@ class Recipe:
     orders: dict[str, str] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
     own_seeds: bool = False
+    one_seed: tuple[str, ...] = ()
     arguments: str = ""
     data_path: str = ""
     evaluations: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -83,9 +85,10 @@ class Recipe:
             return {row: (row, "") for row in self.variants}
         return {f"{row}, {order}": (row, order) for row in self.variants for order in self.orders}
 
-    def seeds_of(self, order: str) -> tuple[int, ...]:
-        """Returns the seeds of the recorded runs of a contender, given the name of its order, '' without orders."""
-        place = [*self.orders].index(order) if order and self.own_seeds else 0
+    def seeds_of(self, row: str, order: str) -> tuple[int, ...]:
+        """Returns the seeds of the recorded runs of a contender: of a row in an order, '' without orders."""
+        has_own = order and self.own_seeds and row not in self.one_seed
+        place = [*self.orders].index(order) if has_own else 0
         return tuple(seed + place for seed in self.seeds)
 
 

@@ -46,7 +46,7 @@ CLAIM = re.compile(
   | (?:clearly|far|much|slightly|a\ little)\ (?:higher|lower|above|below)(?!\ \d)
   | (?:reduce|lower|raise|increase)[sd]\ (?:the\ )?(?:perplexity|accuracy|score|forgetting)
   | (?:does|do|did)\ not\ work | need(?:s|ed)?\ (?:fewer|more|less)\ (?:texts|rows|examples|data|updates|tokens)
-  | (?<!points\ )(?:higher|lower|more|less|fewer|larger|smaller)\ [\w ]*than\ (?:METHODS)
+  | (?:higher|lower|more|less|fewer|larger|smaller)\ [\w ]*than\ (?:METHODS)
   )\b""".replace("METHODS", METHODS.replace(" ", r"\ ")),
     re.VERBOSE | re.IGNORECASE,
 )

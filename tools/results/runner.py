@@ -44,7 +44,7 @@ def run(name: str, workdir: Path, only: str = "", book: Book | None = None) -> N
         if only not in contender:
             continue
         chosen = best_arguments(name, row, book)
-        for seed in recipe.seeds_of(order):
+        for seed in recipe.seeds_of(row, order):
             recorded = {run.key: run for run in book.runs()}.get((name, contender, seed))
             if recorded is None or not has_settings(recorded, read_settings(chosen)):
                 directory = train(name, row, seed, workdir, chosen, order)

@@ -58,7 +58,8 @@ def scores(
     """
     values_by_run = {run.key[1:]: _measures(run, tasks).get(measure) for run in runs}
     values = [
-        [values_by_run.get((f"{row}, {order}", seed)) for seed in recipe.seeds_of(order)] for order in recipe.orders
+        [values_by_run.get((f"{row}, {order}", seed)) for seed in recipe.seeds_of(row, order)]
+        for order in recipe.orders
     ]
     return 100 * np.array(values, np.float64)
 
@@ -166,12 +167,16 @@ def describe_units(recipe: Recipe) -> str:
     """
     if len(recipe.orders) < 2:
         return ""
-    seeds = sorted({seed for order in recipe.orders for seed in recipe.seeds_of(order)})
+    seeds = sorted({seed for order in recipe.orders for seed in recipe.seeds_of("", order)})
+    first = ", ".join(map(str, recipe.seeds))
     if recipe.own_seeds:
         said = f"Each order has a seed of its own ({seeds[0]} to {seeds[-1]}) for initial parameters and draws."
+        said += f" In the rows {', '.join(recipe.one_seed)} all have seed {first}." if recipe.one_seed else ""
     else:
-        said = f"All orders have seed {', '.join(map(str, seeds))}, so that what is said holds for one initialisation."
+        said = f"All orders have seed {first}, so that what is said holds for one initialisation."
     tasks = [words.split()[1:] for words in recipe.orders.values()]
+    if not all(tasks):
+        return said
     last, number = len({order[-1] for order in tasks}), len(tasks[0])
     drawn = number * (1 - (1 - 1 / number) ** len(tasks))
     return (
