@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from memjax import config as configs
 from memjax.config import EpisodicMemory
@@ -28,16 +29,21 @@ from memjax.lifelong.memory_backends import MemoryOptions, WriteRule, describe_w
 from memjax.lifelong.method_interface import Method, TaskInfo, settings_of
 from memjax.lifelong.stage_progress import UPDATE_COUNTER, count_updates, fraction_done
 from memjax.lifelong.task_references import EARLIER_ROWS, TASK_STARTS, gradients_of_tasks
+from memjax.lifelong.update_streams import find_classes
 from memjax.lifelong.updates import make_joint_update, make_projected_update, make_stream_update
 from memjax.models.heads import CLASSES
 from memjax.training.experiment import Experiment
 from memjax.training.objective import Objective, model_loss, read_segment, with_distillation, with_penalty
-from memjax.training.stages import PhaseContext, Requirements
+from memjax.training.sharding import Layout
+from memjax.training.stages import Learner, PhaseContext, Requirements
 from memjax.training.train_state import TrainState, model_variables
 from memjax.training.trained_parameters import fill_in, select_like
+from memjax.training.update_functions import MakeObjective
 from memjax.typing import Batch
 
 TOLD_BORDERS = Requirements(boundaries=True)
+EARLIER = "earlier"
+"""Entry of the state of distillation with the classes of earlier tasks: bool `[classes]`"""
 
 
 def sequential(settings: configs.Sequential) -> Method:
@@ -242,14 +248,24 @@ def si(settings: configs.SI) -> Method:
 
 
 def lwf(settings: configs.LwF) -> Method:
-    """Makes the `Method` LwF: distillation from the model before a task, on the inputs of the task.
+    """Makes the `Method` LwF: distillation from the model before a task, on the inputs of the task, over the classes of
+    earlier tasks.
 
     Differs from the paper: all classes share one head, and the temperature is a setting. There is no teacher during the
-    first task. The divergence is over all classes of the head; classes that were never seen contribute little.
+    first task. A model that scores a vocabulary is distilled over all of it.
     """
-    return chain_components(
-        _distill_from_previous_model("lwf", settings.distillation_weight, settings.temperature, stream=True)
-    )
+
+    def make(count: int) -> Method:
+        return chain_components(
+            _distill_from_previous_model(
+                "lwf", settings.distillation_weight, settings.temperature, stream=True, earlier_of=count
+            )
+        )
+
+    def learner(experiment: Experiment, layout: Layout | None, objective: MakeObjective) -> Learner:
+        return make(experiment.model.num_classes()).learner(experiment, layout, objective)
+
+    return make(0)._replace(learner=learner)
 
 
 def logit_kd(settings: configs.LogitKD) -> Method:
@@ -392,7 +408,7 @@ def _consolidate_after_task(
 
 
 def _distill_from_previous_model(
-    name: str, weight: float, temperature: float, *, stream: bool, annealed: bool = False
+    name: str, weight: float, temperature: float, *, stream: bool, annealed: bool = False, earlier_of: int = 0
 ) -> Component:
     """Makes a component that distills from the model before a task, during every task but the first.
 
@@ -402,18 +418,25 @@ def _distill_from_previous_model(
       temperature: Temperature of the softmax of teacher and student.
       stream: Whether rows of the stream are distilled. If not, replayed rows are.
       annealed: Whether the weight falls linearly to 0 in the course of a stage, whose updates `UPDATE_COUNTER` counts.
+      earlier_of: Number of classes of the head of which those of earlier tasks alone are distilled. 0 for all.
     """
     loss_name = f"{name}/divergence"
 
     def init(params: Any) -> dict[str, Any]:
-        return {"weight": jnp.zeros((), jnp.float32), "teacher": jax.tree.map(jnp.copy, params)}
+        classes = {EARLIER: jnp.zeros(earlier_of, bool)} if earlier_of else {}
+        return {"weight": jnp.zeros((), jnp.float32), "teacher": jax.tree.map(jnp.copy, params), **classes}
 
     def teacher(method: Any) -> Any:
         return {"params": method[name]["teacher"]}
 
     def wrap(objective: Objective, model: Any) -> Objective:
         distilled = with_distillation(
-            model_loss(model, output=True), loss_name, model, teacher, temperature=temperature
+            model_loss(model, output=True),
+            loss_name,
+            model,
+            teacher,
+            temperature=temperature,
+            classes=(lambda method: method[name][EARLIER]) if earlier_of else None,
         )
 
         def weighted_loss(variables: Any, memory: Any, segment: Batch, key: Any) -> Any:
@@ -428,8 +451,13 @@ def _distill_from_previous_model(
     def before(state: TrainState, context: PhaseContext, task: TaskInfo) -> TrainState:
         del context
         strength = jnp.asarray(weight if task.index else 0.0, jnp.float32)
-        teacher = jax.tree.map(jnp.copy, select_like(state.params, state.method[name]["teacher"]))
-        return _with_method_state(state, name, {"weight": strength, "teacher": teacher})
+        teacher, stored = jax.tree.map(jnp.copy, select_like(state.params, state.method[name]["teacher"])), {}
+        if EARLIER in state.method[name]:
+            earlier = np.zeros(state.method[name][EARLIER].shape, bool)
+            for part in task.parts[: task.index]:
+                earlier[find_classes(part.examples)] = True
+            stored = {EARLIER: jnp.asarray(earlier)}
+        return _with_method_state(state, name, {"weight": strength, "teacher": teacher, **stored})
 
     wrappers: dict[str, Any] = {"wrap_stream_loss": wrap} if stream else {"wrap_replay_loss": wrap}
     return Component(name, init, **wrappers, before_task=before, requirements=TOLD_BORDERS)

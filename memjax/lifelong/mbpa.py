@@ -145,7 +145,7 @@ def neighbors_of(
         method, collections = variables["method"], model_collections(variables)
         episodes, number = method[EPISODES], 1 if together else rows.inputs.shape[0]
         if keys is None:
-            ids = store.draw(episodes, jax.random.split(method["random"], number), num_neighbors)
+            ids = store.draw(episodes, _make_row_keys(method["random"], rows)[:number], num_neighbors)
             valid, distances = ids >= 0, jnp.zeros(ids.shape)
         else:
             queries, has_targets = keys(collections, method, rows), jnp.any(rows.weights > 0, axis=-1)
@@ -167,6 +167,15 @@ def neighbors_of(
         return jax.tree.map(lambda leaf: leaf[0], neighbors) if together else neighbors
 
     return find
+
+
+def _make_row_keys(key: Any, rows: Batch) -> Any:
+    """Makes a random key for each row from its inputs, so that it is the same in every batch, and differs from those of
+    other rows.
+    """
+    inputs = rows.inputs.reshape(len(rows.inputs), -1).astype(jnp.float32)
+    words = jax.lax.bitcast_convert_type(inputs, jnp.int32) * (2 * jnp.arange(inputs.shape[1]) + 1)
+    return jax.vmap(lambda word: jax.random.fold_in(key, word))(jnp.sum(words, axis=1))
 
 
 def adapt_to_own_neighbors(

@@ -133,7 +133,7 @@ def gem(
     rows of each task, and all of them are held at once.
 
     Args:
-      margin: Smallest weight of an earlier task. See `solve_gem`. A task that does not exist yet, with a gradient of 0,
+      margin: Smallest weight of an earlier task, for the updates of a whole batch. See `solve_gem`. A task that does not exist yet, with a gradient of 0,
         changes nothing.
       epsilon: Constant added to the diagonal. See `solve_gem`.
       sweeps: Maximum number of sweeps. See `solve_gem`.
@@ -145,18 +145,20 @@ def gem(
     def update(updates: Any, state: Any, params: Any = None, *, reference: Any = None, **_: Any) -> tuple[Any, Any]:
         if reference is None:
             return updates, state
+        whole = jax.tree.map(lambda leaf: leaf / jnp.asarray(reference.share, leaf.dtype), updates)
         if stored:
             gradients = reference.gradients()
             inner = lambda direction: jax.vmap(_dot, in_axes=(0, None))(gradients, direction)
             weighted = lambda v: jax.tree.map(lambda leaf: jnp.tensordot(v, _wide(leaf), 1), gradients)
-            dots, row = inner(updates), lambda task: inner(jax.tree.map(lambda leaf: leaf[task], gradients))
+            dots, row = inner(whole), lambda task: inner(jax.tree.map(lambda leaf: leaf[task], gradients))
         else:
-            dots, weighted = reference.dots(updates), reference.weighted_gradient
+            dots, weighted = reference.dots(whole), reference.weighted_gradient
             row = lambda task: reference.dots(weighted(jnp.zeros_like(dots).at[task].set(1)))
 
         def project() -> Any:
             gram = jax.lax.map(row, jnp.arange(dots.shape[0]))
-            return jax.tree.map(add, updates, weighted(solve(gram, dots)))
+            projected = jax.tree.map(add, whole, weighted(solve(gram, dots)))
+            return jax.tree.map(lambda leaf: leaf * jnp.asarray(reference.share, leaf.dtype), projected)
 
         return jax.lax.cond(jnp.all(dots >= 0), lambda: updates, project), state
 

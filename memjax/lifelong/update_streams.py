@@ -40,6 +40,19 @@ class TaskSlice(NamedTuple):
     first: int
 
 
+def find_classes(examples: Examples) -> np.ndarray:
+    """Returns the numbers of the classes of some labelled examples, ascending: all of their targets that count.
+
+    Example:
+      >>> from memjax.data.vectors import LabelledVectors, VectorArrays
+      >>> values = VectorArrays(np.zeros((3, 2)), np.array([3, 1, 3], np.int32), np.arange(3), classes=(1, 3))
+      >>> find_classes(LabelledVectors(values, length=2, num_classes=4)).tolist()
+      [1, 3]
+    """
+    found = [examples.example(index) for index in range(len(examples))]
+    return np.unique([target for example in found for target in example.targets[example.weights > 0]])
+
+
 class ExampleSubset(Examples):
     """A subset of a data set, in a given order, possibly with repetitions.
 

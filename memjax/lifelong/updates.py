@@ -101,8 +101,10 @@ def make_stream_update(parts: UpdateParts, *, separate_rows: bool, references: R
         slim, episodes = _take_out_memory(_mark_classes(parts, state, batch))
         gradients, query = _stream_gradients(parts, slim, episodes, batch, separate_rows)
         present, rows = _count_present(query), query.inputs.shape[1]
-        reference = None if references is None else references(parts, slim, episodes, batch)
-        weighed = _weigh_by_rows(parts, gradients, present, rows)
+        weighed, reference = _weigh_by_rows(parts, gradients, present, rows), None
+        if references is not None:
+            share = jnp.where(present > 0, present / rows, 1.0) if parts.weighs_batches else 1.0
+            reference = references(parts, slim, episodes, batch)._replace(share=share)
         new, sums = _apply_gradients(parts, slim, weighed, gradients, reference)
         return _write_batch(parts, state, new, episodes, batch, sums)
 
@@ -391,9 +393,12 @@ def _record_replayed_answers(
     if parts.memory is None or parts.memory.options.rule.is_answered is None:
         return episodes
     assert parts.replay is not None
-    number, store = parts.replay.rows, parts.memory.store
+    number, store, choice = parts.replay.rows, parts.memory.store, parts.replay.choice
     assert isinstance(store, DeviceMemoryBackend)
-    ids = store.drawn(episodes, replay_key(state), number, replace=parts.replay.replace)
+    if choice is None:
+        ids = store.drawn(episodes, replay_key(state), number, replace=parts.replay.replace)
+    else:
+        ids = choice.draw(state.method, episodes, replay_key(state), number)
     rows = jax.tree.map(lambda leaf: leaf[:number], rows_of(replayed))
     right = parts.memory.options.rule.is_answered(parts.model, model_variables(state), state.method, rows)
     ids = jnp.where(sums["skipped"].total == 0, ids, -1)

@@ -3,6 +3,7 @@
 All sums over rows and segments are divided once, at the end.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from memjax.functional.divergence import divergence_sum
+from memjax.models.heads import CLASSES
 from memjax.training.trained_parameters import fill_in
 from memjax.typing import Aux, Batch, SegmentLoss, WeightedSum
 
@@ -189,7 +191,13 @@ def with_penalty(loss: SegmentLoss, name: str, penalty: Callable[[Any, Any], Arr
 
 
 def with_distillation(
-    loss: SegmentLoss, name: str, model: Any, teacher: Callable[[Any], Mapping[str, Any]], *, temperature: float = 1.0
+    loss: SegmentLoss,
+    name: str,
+    model: Any,
+    teacher: Callable[[Any], Mapping[str, Any]],
+    *,
+    temperature: float = 1.0,
+    classes: Callable[[Any], Array] | None = None,
 ) -> SegmentLoss:
     """Returns a segment loss with an auxiliary loss `name` beside those of `loss`: the divergence of the model from a
     teacher at every scored target. `teacher(method)` returns the variables of the teacher.
@@ -204,19 +212,26 @@ def with_distillation(
       teacher: Function `teacher(method) -> variables`, where `method` is `TrainState.method`. It returns the variables
         of the teacher that differ from those of the model, or all. No gradient reaches them.
       temperature: Temperature that the logits of the model and the teacher are divided by.
+      classes: Function `classes(method) -> mask`, bool `[classes]`, of the classes that both distributions are over,
+        whatever classes the extra `CLASSES` of a row allows. None for all that it allows.
     """
 
     def loss_with_distillation(
         variables: Mapping[str, Any], memory: Any, segment: Batch, key: Array
     ) -> tuple[Any, Any, WeightedSum, Aux]:
         after, batch_stats, nll, aux = loss(variables, memory, segment, key)
-        arrays = dict(aux.arrays)
+        arrays, method = dict(aux.arrays), variables.get("method", {})
         student_output, student = arrays.pop("output"), model_collections(variables)
-        frozen = jax.lax.stop_gradient(fill_in(teacher(variables.get("method", {})), student))
+        frozen = jax.lax.stop_gradient(fill_in(teacher(method), student))
+        if classes is not None and CLASSES in segment.extras:
+            extras = {extra: value for extra, value in segment.extras.items() if extra != CLASSES}
+            segment = dataclasses.replace(segment, extras=extras)
+            student_output, _, _ = read_segment(model, student, memory, segment, deterministic=True)
         output, _, _ = read_segment(model, frozen, jax.lax.stop_gradient(memory), segment, deterministic=True)
         student_log_probs = model.apply(student, student_output, method="log_probs")
         teacher_log_probs = model.apply(frozen, output, method="log_probs")
-        divergence = divergence_sum(teacher_log_probs, student_log_probs, segment.weights, temperature=temperature)
+        options = {"temperature": temperature, "classes": None if classes is None else classes(method)}
+        divergence = divergence_sum(teacher_log_probs, student_log_probs, segment.weights, **options)
         return after, batch_stats, nll, Aux(aux.losses, aux.metrics, arrays) + Aux({name: divergence})
 
     return loss_with_distillation

@@ -32,6 +32,8 @@ class ReferenceGradients(NamedTuple):
       weighted_gradient: Function `weighted_gradient(weights)`, which computes the sum of the gradients times `weights`,
         `[losses]`, in one backward pass.
       gradients: Function `gradients()`, which computes all gradients, with a leading axis of losses in each leaf.
+      share: Factor, above 0, that the updates were multiplied by, such as the share of a batch that has rows. What is
+        not proportional to the updates is computed for those of a whole batch.
     """
 
     # Functions and not arrays: all gradients need be held at once only if a transformation asks for all of them.
@@ -40,6 +42,7 @@ class ReferenceGradients(NamedTuple):
     dots: Callable[[Any], Array]
     weighted_gradient: Callable[[Array], Any]
     gradients: Callable[[], Any]
+    share: Any = 1.0
 
 
 def make_reference_gradients(
@@ -313,6 +316,7 @@ def _trained_part(reference: ReferenceGradients, labels: Any, updates: Any) -> R
         dots=lambda direction: reference.dots(fill_with_zeros(direction)),
         weighted_gradient=lambda weights: select(reference.weighted_gradient(weights)),
         gradients=lambda: select(reference.gradients()),
+        share=reference.share,
     )
 
 

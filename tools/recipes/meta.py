@@ -104,7 +104,6 @@ RECIPES = {
         page=PAGE,
         search=_SEARCH,
         orders=_ORDERS,
-        own_seeds=True,
         seeds=(0,),
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls=_CONTROLS,

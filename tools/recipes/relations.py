@@ -93,7 +93,6 @@ RECIPES = {
         },
         steps=0,
         orders=PAIR_ORDERS,
-        own_seeds=True,
         seeds=(0,),
         arguments="--lifelong.sources-dir $MEMJAX_PAIRS",
         search=Search(
