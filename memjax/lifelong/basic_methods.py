@@ -190,7 +190,7 @@ def mas(settings: configs.MAS) -> Method:
     def importance(model: Any, state: TrainState, params: Any, batch: Batch, key: Any) -> tuple[Any, Any]:
         del key
         rows, weights = _rows_and_weights(batch)
-        outputs = lambda params, row: _output_of(model, state, params, row)
+        outputs = lambda params, row: _scores_of(model, state, params, row)
         return penalties.sensitivity(outputs, params, rows, kind=settings.gradient_granularity, weights=weights)
 
     def consolidation(first: bool) -> dict[str, float]:
@@ -507,6 +507,15 @@ def _output_of(model: Any, state: TrainState, params: Any, row: Batch) -> Any:
     """Applies the model to a single row in evaluation mode and returns its output, `[1, ...]`."""
     variables, batch = _with_params(state, params), jax.tree.map(lambda leaf: leaf[None], row)
     return read_segment(model, variables, model.init_state(1), batch, deterministic=True)[0]
+
+
+def _scores_of(model: Any, state: TrainState, params: Any, row: Batch) -> Any:
+    """Returns the scores of a single row before a softmax, `[1, targets, choices]`, with 0 for choices that are left
+    out and for targets that are not scored, such as padding.
+    """
+    output = _output_of(model, state, params, row)
+    scores = model.apply(_with_params(state, params), output, method="logits")
+    return jnp.where((row.weights > 0)[None, :, None] & (scores != -jnp.inf), scores, 0)
 
 
 def _row_functions(model: Any, state: TrainState) -> tuple[Callable[..., Any], Callable[..., Any]]:

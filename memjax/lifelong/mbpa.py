@@ -174,7 +174,7 @@ def _make_row_keys(key: Any, rows: Batch) -> Any:
     other rows.
     """
     inputs = rows.inputs.reshape(len(rows.inputs), -1).astype(jnp.float32)
-    words = jax.lax.bitcast_convert_type(inputs, jnp.int32) * (2 * jnp.arange(inputs.shape[1]) + 1)
+    words = jax.lax.bitcast_convert_type(inputs, jnp.int32) * (2 * jnp.arange(inputs.shape[1]) + 1)[None]
     return jax.vmap(lambda word: jax.random.fold_in(key, word))(jnp.sum(words, axis=1))
 
 

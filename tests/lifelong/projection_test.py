@@ -120,14 +120,15 @@ def test_gem_has_an_answer_to_parallel_and_to_absent_gradients():
     assert v[2] == 0
 
 
-def updated(link, g, others):
+def updated(link, g, others, share=1.0):
     """What a link makes of a gradient, with losses whose gradients are `others`."""
 
     @jax.jit
     def run(updates, others):
         losses = lambda params: {str(i): jnp.vdot(other, flat(params)) for i, other in enumerate(others)}
         params = jax.tree.map(jnp.ones_like, updates)
-        return link.update(updates, link.init(params), params, reference=make_reference_gradients(losses, params))[0]
+        reference = make_reference_gradients(losses, params)._replace(share=share)
+        return link.update(updates, link.init(params), params, reference=reference)[0]
 
     return join(run(split(g), jnp.asarray(others)))
 
@@ -154,6 +155,17 @@ def test_gem_without_conflict_keeps_every_bit(stored):
     g, others = opposed(2, 3)
     agreeing = others * np.sign(others @ g)[:, None]
     np.testing.assert_array_equal(updated(gem(stored=stored), g, agreeing), g)
+
+
+@STORED
+def test_gem_makes_of_a_part_of_a_batch_that_part_of_its_step(stored):
+    """A margin above 0 has no scale: a smaller gradient would be turned further, even against the new task."""
+    g, others = opposed(2, 3)
+    whole, part = (updated(gem(stored=stored), share * g, others, share) for share in (1.0, 0.0625))
+    np.testing.assert_allclose(part, 0.0625 * whole, rtol=1e-5, atol=1e-6)
+    assert np.abs(updated(gem(stored=stored), 0.0625 * g, others) - part).max() > 0.1
+    agreeing = others * np.sign(others @ g)[:, None]
+    np.testing.assert_array_equal(updated(gem(stored=stored), 0.3 * g, agreeing, 0.3), np.float32(0.3) * g)
 
 
 @STORED

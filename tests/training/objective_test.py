@@ -9,6 +9,8 @@ import pytest
 
 from memjax import config as configs
 from memjax.axes import RULES, Names, axes_of
+from memjax.models.heads import CLASSES, ClassificationHead
+from memjax.models.perceptron import Perceptron
 from memjax.training.checkpoints import Checkpoints
 from memjax.training.gradients import compute_gradients
 from memjax.training.objective import Objective, model_loss, with_distillation, with_penalty
@@ -16,7 +18,7 @@ from memjax.training.optimizers import freeze_parameters, is_named, make_optimiz
 from memjax.training.sharding import train_state_names
 from memjax.training.step import apply_gradients, make_train_step
 from memjax.training.update_functions import make_objective
-from memjax.typing import Aux, WeightedSum, tree_dataclass
+from memjax.typing import Aux, Batch, WeightedSum, tree_dataclass
 from tests.training.recorded import CASES, after_three_steps
 from tests.training.toy import ROWS, ToyModel, toy_state, toy_stream
 
@@ -71,6 +73,29 @@ def test_distillation_is_zero_at_the_teacher_and_pulls_towards_it():
         state = step(state, batch)[0]
         state = dataclasses.replace(state, memory=model.init_state(ROWS))
     assert values[0] > values[1] > values[2] > 0
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_distillation_over_some_classes_pulls_these_alone_also_where_a_row_is_told_others(told):
+    """Classes 2 and 3 are new: the teacher has an opinion of 0 and 1."""
+    model, old = Perceptron(head=ClassificationHead(num_classes=4), widths=(8,)), jnp.array([True, True, False, False])
+    allowed = {CLASSES: jnp.broadcast_to(~old, (ROWS, 4))} if told else {}
+    inputs = jax.random.normal(jax.random.key(0), (ROWS, 3))
+    new, valid = jnp.full((ROWS, 1), 2), jnp.ones(inputs.shape, bool)
+    segment = Batch(inputs, new, valid, jnp.ones((ROWS, 1)), jnp.ones(ROWS, bool), allowed)
+    variables = model.init(jax.random.key(1), inputs, model.init_state(ROWS), start_of_document=jnp.ones(ROWS, bool))
+    moved = lambda leaf: leaf + 0.1 * jnp.sin(jnp.arange(leaf.size).reshape(leaf.shape))
+    teacher = jax.tree.map(moved, variables["params"])
+    loss = with_distillation(
+        model_loss(model, output=True), "teacher", model, lambda method: {"params": method}, classes=lambda method: old
+    )
+
+    def divergence(params):
+        given = {**variables, "params": params, "method": teacher}
+        return loss(given, model.init_state(ROWS), segment, jax.random.key(2))[3].losses["teacher"].total
+
+    (slopes,) = (leaf for leaf in jax.tree.leaves(jax.grad(divergence)(variables["params"])) if leaf.shape == (4,))
+    assert jnp.abs(slopes[:2]).min() > 1e-4 and jnp.abs(slopes[2:]).max() < 1e-6
 
 
 @pytest.mark.parametrize(
