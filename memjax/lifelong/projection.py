@@ -133,8 +133,8 @@ def gem(
     rows of each task, and all of them are held at once.
 
     Args:
-      margin: Smallest weight of an earlier task, for the updates of a whole batch. See `solve_gem`. A task that does not exist yet, with a gradient of 0,
-        changes nothing.
+      margin: Smallest weight of an earlier task, for the updates of a whole batch. See `solve_gem`. A task that does
+        not exist yet, with a gradient of 0, changes nothing.
       epsilon: Constant added to the diagonal. See `solve_gem`.
       sweeps: Maximum number of sweeps. See `solve_gem`.
       stored: Whether the gradients of all tasks are held at once.

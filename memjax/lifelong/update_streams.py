@@ -318,9 +318,10 @@ class ReplaySchedule(NamedTuple):
 
     def position_of(self, plan: StreamPlan, number: int) -> dict[str, Any]:
         """Returns a dict of the position before update number `number` of a stage: `read`, the number of batches read,
-        and `due`, whether an update without a batch is next.
+        and `due`, the number of updates without a batch that are next.
         """
-        return {"read": self.batches_before(plan, number), "due": not self.update(plan, number).reads}
+        read = self.batches_before(plan, number)
+        return {"read": read, "due": 0 if self.reads else read + self.count_due(plan, read) - number}
 
     def number_at(self, plan: StreamPlan, position: Mapping[str, Any]) -> int:
         """Returns the number of the next update in the stage at a position that `position_of` has returned."""

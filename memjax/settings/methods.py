@@ -299,7 +299,8 @@ class LogitKD(Method):
     replay_batch_size: Count = 32
     """number of replayed rows beside every batch"""
     distillation_weight: Penalty = 1.0
-    """weight of the divergence from the teacher's answers"""
+    """weight of the divergence from the teacher's answers on a replayed row; the loss is a mean over new and replayed
+    rows, so that 32 replayed rows beside 32 new ones halve it"""
     temperature: Positive = 2.0
     """divisor of the scores of model and teacher before their softmax"""
     anneal_weight: bool = False

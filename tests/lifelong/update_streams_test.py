@@ -113,7 +113,9 @@ def test_episodes_read_every_batch_once_with_the_query_behind_what_it_is_adapted
             assert not batch.weights[: len(batch.inputs) - real].any() and batch.weights[-1].any()
 
 
-@pytest.mark.parametrize("schedule", [ReplaySchedule(6), EPISODES], ids=["updates", "episodes"])
+@pytest.mark.parametrize(
+    "schedule", [ReplaySchedule(6), ReplaySchedule(2), EPISODES], ids=["updates", "often", "episodes"]
+)
 @pytest.mark.parametrize("stop", range(8))
 def test_a_stream_goes_on_with_the_update_that_would_have_come_next(stop, schedule):
     plan, split = schedule.plan(10, ROWS, 2, None), joined(6, 4)
@@ -125,7 +127,9 @@ def test_a_stream_goes_on_with_the_update_that_would_have_come_next(stop, schedu
     assert ids_of(first + rest) == ids_of(again) if first else True
 
 
-@pytest.mark.parametrize("schedule", [ReplaySchedule(6), EPISODES], ids=["updates", "episodes"])
+@pytest.mark.parametrize(
+    "schedule", [ReplaySchedule(6), ReplaySchedule(2), EPISODES], ids=["updates", "often", "episodes"]
+)
 def test_hosts_with_rows_of_their_own_read_one_stream(schedule):
     plan, split = schedule.plan(14, ROWS, 1, None), joined(14)
     halves = [stream_of(split, plan, host_rows=rows) for rows in ((0, 2), (2, 4))]

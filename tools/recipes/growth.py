@@ -11,7 +11,6 @@ ROWS = {
     "replay": "replay",
     "A-GEM": f"agem {RATE} 0.001",
     "EWC": "ewc",
-    "MAS": "mas",
     "Logit-KD": "logit_kd",
     "progressive": "pnn",
     "ELLE": "elle",
@@ -71,7 +70,6 @@ RECIPES = {
             "replay": ("naive",),
             "A-GEM": ("naive",),
             "EWC": ("naive",),
-            "MAS": ("naive",),
             "Logit-KD": ("naive", "replay"),
             "progressive": ("naive",),
             "ELLE": ("naive", "replay"),
@@ -85,7 +83,7 @@ RECIPES = {
         },
         findings=(
             "Nats against plain training in these runs: columns, which are told the domain of a test text, "
-            "{progressive | naive}, replay {replay | naive}, distillation {Logit-KD | naive}, MAS {MAS | naive}, A-GEM "
+            "{progressive | naive}, replay {replay | naive}, distillation {Logit-KD | naive}, A-GEM "
             "{A-GEM | naive}, EWC {EWC | naive}. ELLE against replay: {ELLE | replay}; with equal work a model that "
             "has grown reads two fifths of the news and a fifth of the reviews, and its rows that grow in one "
             "direction alone read more: {depth only | ELLE} and {width only | ELLE} against ELLE. The exact expansion "
