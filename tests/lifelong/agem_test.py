@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from memjax.cli import main
-from memjax.config import AGEM
+from memjax.config import AGEM, EpisodicMemory
 from memjax.data.example_batches import EXAMPLE
-from memjax.lifelong.memory_backends import EPISODES
+from memjax.lifelong.factory import make_learner_and_stages
+from memjax.lifelong.memory_backends import EPISODES, replay_key
+from memjax.lifelong.task_references import EARLIER_ROWS
 from memjax.training.experiment import make_experiment
+from memjax.training.stages import PhaseContext
+from memjax.training.update_functions import make_objective
 from tests.lifelong.learner_cases import ALL, SIZE, assert_equal, config_of, flat, play
 
 
@@ -71,3 +75,24 @@ def test_rows_of_earlier_tasks_are_refused_where_borders_are_not_told(capsys, tm
     assert main(["train", "--config", "lifelong_text", "--variant", "smoke", *options]) == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert line in said and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_forgotten_answers_are_counted_for_the_rows_that_were_drawn():
+    """A-GEM chooses rows of earlier tasks: the counts of others, of the task itself, do not change."""
+    method = AGEM(memory=EpisodicMemory(capacity=12, write_policy="forgettable"), reference_batch_size=8)
+    config = config_of(method)
+    played, (_, course) = play(config, stages=2), make_learner_and_stages(make_experiment(config), None, make_objective)
+    places, stage = played.places, course[2]
+    context = PhaseContext(jax.random.key(0), lambda: iter(()), (), lambda: None, lambda line: None, None)
+    state, changed = places.adopt_state(stage.before(played.state, context).state, grown=False), set()
+    for update in stage.open_stream(state, None):
+        before = jax.device_get(state.method[EPISODES])
+        drawn = EARLIER_ROWS.draw(state.method, state.method[EPISODES], replay_key(state), 8)
+        state, _ = places.update_inlined(state, places.put_update(update))
+        after = jax.device_get(state.method[EPISODES])
+        stays = before.rows.extras[EXAMPLE] == after.rows.extras[EXAMPLE]
+        differs = {int(slot) for slot in np.flatnonzero(stays & (before.scores != after.scores))}
+        assert differs <= {*np.asarray(drawn).tolist()}
+        changed |= differs
+    assert changed

@@ -188,7 +188,6 @@ RECIPES = {
         page=VECTORS,
         search=_TEXT_SEARCH,
         orders=SIX_ORDERS,
-        own_seeds=True,
         arguments="--lifelong.sources-dir $MEMJAX_TEXT_VECTORS_2000",
         controls=_TEXT_CONTROLS,
         findings=(
