@@ -132,8 +132,8 @@ def _linear(row: str, contender: str) -> Callable[[Known], str]:
             difference = known.against(recipe, row, alone, "test accuracy")
             over = f"24 pairs: against one segment {difference} ({link(recipe)}); "
         return (
-            f"{over}WikiText-2, one seed: perplexity {reached:.1f}, softmax over a segment of 64: {without:.1f} "
-            f"({link(text)}); decodes {times:.0f} times as fast as softmax over {longest:,} tokens"
+            f"{over}WikiText-2, one seed: perplexity {reached:.1f}, softmax over 64 tokens {without:.1f} "
+            f"({link(text)}); decodes {times:.0f} times as fast at {longest:,}"
             f"{' (without the gate)' if 'gate' in row else ''} ({link('decode_speed')})"
         )
 
@@ -158,14 +158,10 @@ def _memformer(known: Known) -> str:
     share = form["mrbp"]["temp_size"] / form["none"]["temp_size"]
     row, recipe, text = "16 slots", "memformer_recall", "memformer_slots"
     over = known.against(recipe, row, "no slots", "accuracy")
-    words, of_equal_bytes = (
-        known.against(text, row, control, "test bits per byte", 3)
-        for control in ("no slots", "Transformer-XL, 16 tokens")
-    )
+    words = known.against(text, row, "Transformer-XL, 16 tokens", "test bits per byte", 3)
     return (
-        f"recall: {over} against no slots ({link(recipe)}); WikiText-2, bits per byte: {words}, against Transformer-XL "
-        f"of as many bytes {of_equal_bytes} ({link(text)}); {most} segments in {share:.3f} of the temporaries "
-        f"({link('replay')})"
+        f"recall {over} against no slots ({link(recipe)}); bits per byte {words} against Transformer-XL "
+        f"({link(text)}); {most} segments in {share:.3f} of the temporaries ({link('replay')})"
     )
 
 

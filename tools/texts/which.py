@@ -93,7 +93,7 @@ def _memory_tokens(known: Known) -> str:
         known.mean(text, row, "test perplexity") for row in ("Transformer-XL, 20 memory tokens", "Transformer-XL")
     )
     return (
-        f"{learned}; translation: {difference} ({link(recipe)}); with Transformer-XL, WikiText-2 perplexity, one seed: "
+        f"{learned}; translation: {difference} ({link(recipe)}); WikiText-2, one seed: "
         f"{with_tokens:.0f}, without {without:.0f} ({link(text)})"
     )
 
@@ -124,8 +124,8 @@ def _spalm(known: Known) -> str:
         if run.row == "SPALM, by halves"
     ]
     return (
-        f"perplexity against no neighbours, the next token being one of them for {statistics.fmean(shares):.0%} of the "
-        f"test: {by_halves}; for all of it (oracle): {oracle}; one trained model ({link(recipe)})"
+        f"the next token is among the neighbours of {statistics.fmean(shares):.0%} of the test: perplexity {by_halves} "
+        f"against none; oracle, of all of it: {oracle}; one trained model ({link(recipe)})"
     )
 
 
