@@ -49,8 +49,8 @@ def find_classes(examples: Examples) -> np.ndarray:
       >>> find_classes(LabelledVectors(values, length=2, num_classes=4)).tolist()
       [1, 3]
     """
-    found = [examples.example(index) for index in range(len(examples))]
-    return np.unique([target for example in found for target in example.targets[example.weights > 0]])
+    labelled = [examples.example(index) for index in range(len(examples))]
+    return np.unique([target for example in labelled for target in example.targets[example.weights > 0]])
 
 
 class ExampleSubset(Examples):

@@ -224,7 +224,7 @@ def with_distillation(
         student_output, student = arrays.pop("output"), model_collections(variables)
         frozen = jax.lax.stop_gradient(fill_in(teacher(method), student))
         if classes is not None and CLASSES in segment.extras:
-            extras = {extra: value for extra, value in segment.extras.items() if extra != CLASSES}
+            extras = {extra: array for extra, array in segment.extras.items() if extra != CLASSES}
             segment = dataclasses.replace(segment, extras=extras)
             student_output, _, _ = read_segment(model, student, memory, segment, deterministic=True)
         output, _, _ = read_segment(model, frozen, jax.lax.stop_gradient(memory), segment, deterministic=True)
