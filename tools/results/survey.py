@@ -205,7 +205,7 @@ SYSTEMS = (
 )
 OTHERS = {
     "replay": (("lifelong_mnist", "replay 500", "SEQ"), ("lifelong_vectors_2000", "mixed 1:1", "SEQ")),
-    "lwf": (("lifelong_mnist", "LwF", "SEQ"),),
+    "lwf": (("lifelong_mnist", "LwF", "SEQ"), ("lifelong_vectors_2000", "LwF", "SEQ")),
     "logit_kd": (("lifelong_mnist", "Logit-KD", "SEQ"), ("lifelong_vectors_2000", "Logit-KD", "SEQ")),
     "mbpa": (("lifelong_vectors_2000", "MbPA", "SEQ"),),
     "emr": (("lifelong_relations_small", "EMR", "lower bound"),),
