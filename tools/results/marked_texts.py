@@ -15,7 +15,7 @@ from tools.results.ledger import apart
 from tools.results.plan_tables import plan_cells
 from tools.results.speed_tables import Record, grid
 from tools.texts import which
-from tools.texts.known import Known, link
+from tools.texts.known import Known, describe_neighbors, link
 
 _GOLDEN = "outputs as of [another implementation](tests/golden/README.md)"
 _LEARNED = link("learns")
@@ -50,7 +50,7 @@ def _knn_lm(known: Known) -> str:
     before, after = (math.exp(nats["test"]) for nats in (facts["base"], best))
     return (
         f"WikiText-2, one model: test perplexity {before:.1f} without and {after:.1f} with its store and "
-        f"{best['neighbors']} neighbours, the most that were tried ({link('knn_lm')})"
+        f"{describe_neighbors(facts)} ({link('knn_lm')})"
     )
 
 

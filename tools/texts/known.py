@@ -110,6 +110,15 @@ class Known:
         return record["ratios"][facts["baseline"]]["value"]
 
 
+def describe_neighbors(facts: Mapping[str, Any]) -> str:
+    """Describes how many neighbours a measurement of kNN-LM is best with on validation, such as "256 neighbours", and
+    whether they are the most that were tried.
+    """
+    best = min(facts["knn_lm"], key=lambda row: row["validation"])["neighbors"]
+    is_most = best == max(row["neighbors"] for row in facts["knn_lm"])
+    return f"{best} neighbours{', the most that were tried' if is_most else ''}"
+
+
 def link(name: str, text: str = "table") -> str:
     """Returns a link to the page of a recipe or a measurement. Its target is a path from the top of the repository."""
     return f"[{text}](tools/results/tables/{page_of(name)}.md)"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tools.results.ledger import apart
 from tools.results.speed_tables import grid
-from tools.texts.known import Known, link
+from tools.texts.known import Known, describe_neighbors, link
 
 MODEL = "knn_lm_wikitext_default"
 NONE = "no memory"
@@ -140,7 +140,7 @@ def _knn_lm(known: Known) -> str:
     perplexity, without = (math.exp(nats["test"]) for nats in (best, facts["base"]))
     return (
         f"needs no training, but a store; one model: perplexity {perplexity:.1f}, without {without:.1f}; "
-        f"{best['neighbors']} neighbours, the most that were tried ({link('knn_lm')})"
+        f"{describe_neighbors(facts)} ({link('knn_lm')})"
     )
 
 
