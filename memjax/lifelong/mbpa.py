@@ -170,8 +170,8 @@ def neighbors_of(
 
 
 def _make_row_keys(key: Any, rows: Batch) -> Any:
-    """Makes a random key for each row, `[rows]`, from its inputs `[rows, length]`, so that it is the same in every batch
-    and differs from those of other rows.
+    """Makes a random key for each row, `[rows]`, from its inputs `[rows, length]`, so that it is the same in every
+    batch and differs from those of other rows.
     """
     inputs = rows.inputs.reshape(len(rows.inputs), -1).astype(jnp.float32)
     words = jax.lax.bitcast_convert_type(inputs, jnp.int32) * (2 * jnp.arange(inputs.shape[1]) + 1)[None]
